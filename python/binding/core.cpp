@@ -25,4 +25,5 @@ NB_MODULE(_core, module) {
   ps_shm::python::add_folder(module);
   ps_shm::python::add_view(module);
   ps_shm::python::add_checkpoint(module);
+  ps_shm::python::add_bridge(module);
 }

@@ -66,6 +66,7 @@ void add_table(nb::module_& module);
 void add_bundle(nb::module_& module);
 void add_worker(nb::module_& module);
 void add_guest(nb::module_& module);
+void add_bridge(nb::module_& module);
 void add_gpu(nb::module_& module);
 
 // How a bundle comes into being.

@@ -1,0 +1,142 @@
+"""The job of a bridge's own box: what a round takes from it, and gives to it."""
+
+import math
+import os
+import sys
+import time
+from typing import Any, Optional
+
+import numpy as np
+
+import ps_shm
+
+from .. import _core
+from ._options import Options
+
+BLOCK: int = _core.BridgeState.BLOCK
+POLL_SECONDS = 0.02
+CHANGE_SECONDS = 5.0  # mode sync: how long the others' next round may wait for a step of this job
+
+
+class Part:
+    """A variable of the model, and its place among the blocks."""
+
+    def __init__(self, info: ps_shm.VariableInfo, first: int) -> None:
+        """A variable whose first block is number `first`."""
+        self.name, self.shape, self.first = info.name, tuple(info.shape), first
+        self.size = math.prod(self.shape)
+        self.blocks = -(-self.size // BLOCK)
+        self.is_inplace = info.layout == "inplace"
+
+
+class Box:
+    """The job, which need not exist yet."""
+
+    def __init__(self, options: Options) -> None:
+        """Waits until the job has made a step, so that all of its variables are declared. A signal ends the wait."""
+        self.options = options
+        tell_at = time.monotonic() + 1
+        while True:
+            if time.monotonic() > tell_at:
+                print(f"bridge {options.box}: waits for the first step of job '{options.job}'", file=sys.stderr, flush=True)
+                tell_at = float("inf")
+            try:
+                self.view = ps_shm.View(options.job)
+                variables = self.view.variables()
+                if self.view.global_step > 0 and variables and all(v.initialised for v in variables):
+                    break
+            except ps_shm.Error as error:
+                if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
+                    raise
+            time.sleep(POLL_SECONDS)
+        self.instance = self.view.instance
+        self._path = f"/dev/shm/ps_shm.{options.job}"
+        self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
+        self.parts: list[Part] = []
+        self.blocks = 0
+        for variable in sorted((v for v in variables if v.dtype == "float32"), key=lambda v: v.name):
+            self.parts.append(Part(variable, self.blocks))
+            self.blocks += self.parts[-1].blocks
+        self._room = np.empty(max((part.size for part in self.parts), default=0), np.float32)
+
+    @property
+    def step(self) -> int:
+        """The number of global steps done."""
+        return self.view.global_step
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job has done its last step or has been removed."""
+        return self.view.finished or not os.path.exists(self._path)
+
+    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+        """What all boxes' jobs have to have alike."""
+        return [(part.name, part.shape) for part in self.parts]
+
+    def sparse_blocks(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+        """For each block, whether its elements are averaged over the boxes that changed them."""
+        kinds = np.zeros(self.blocks, np.uint8)
+        for part in self.parts:
+            if part.is_inplace and self.options.sparse == "inplace":
+                kinds[part.first : part.first + part.blocks] = 1
+        return kinds
+
+    def cut(self, state: _core.BridgeState) -> tuple[int, bool]:
+        """Takes a snapshot and encodes what the box has done since its anchor. Its global step, and whether it is finite."""
+        is_finite = True
+        with self.view.snapshot(group=self.options.group) as snapshot:
+            for part in self.parts:
+                room = self._room[: part.size]
+                snapshot.copy(part.name, room)
+                is_finite &= state.cut(room, part.first)
+            return snapshot.global_step, is_finite
+
+    def last_cut(self, state: _core.BridgeState, from_base: bool) -> bool:
+        """The same of a job that is over, which keeps its values, since its anchor or its base. Whether it is finite."""
+        return all([state.last_cut(self.view.values(part.name), part.first, from_base) for part in self.parts])
+
+    def found(self, state: _core.BridgeState) -> int:
+        """Makes the job's values the anchor. Returns their global step."""
+        with self.view.snapshot(group=self.options.group) as snapshot:
+            state.anchor[:] = 0
+            for part in self.parts:
+                begin = part.first * BLOCK
+                snapshot.copy(part.name, state.anchor[begin : begin + part.size])
+            return snapshot.global_step
+
+    def correction(self, state: _core.BridgeState) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
+        """What is to be added to the job: anchor - base, of the variables in which it is not 0."""
+        deltas = {}
+        for part in self.parts:
+            delta = np.empty(part.size, np.float32)
+            if state.subtract(part.first, delta):
+                deltas[part.name] = delta
+        return deltas
+
+    def values(self, state: _core.BridgeState) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
+        """The anchor by variables, without a copy."""
+        begins = {part.name: part.first * BLOCK for part in self.parts}
+        return {part.name: state.anchor[begins[part.name] : begins[part.name] + part.size] for part in self.parts}
+
+    def add(self, ticket: int, deltas: dict[str, Any]) -> Optional[int]:
+        """Adds to the job, once for each ticket. The elements left in doubt; None: the job is over."""
+        return self._change("add_once", ticket, deltas)
+
+    def assign(self, ticket: int, values: dict[str, Any]) -> bool:
+        """Sets values of the job, once for each ticket. False: the job is over."""
+        return self._change("assign_once", ticket, values) is not None
+
+    def _change(self, verb: str, ticket: int, arrays: dict[str, Any]) -> Optional[int]:
+        if not arrays:
+            return 0
+        try:
+            with ps_shm.Guest(self.options.job, group=self.options.group, wait=CHANGE_SECONDS) as guest:
+                if self.view.instance != self.instance:
+                    return None
+                return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS) or 0
+        except ps_shm.JobFinished:
+            return None
+        except ps_shm.Error as error:
+            if self.is_over or error.code == ps_shm.ErrorCode.NOT_FOUND:
+                return None
+            raise

@@ -1,0 +1,217 @@
+"""Groups of bridges: who takes part in a round, and what they send each other, by torch.distributed."""
+
+import datetime
+import json
+import os
+import random
+import time
+from typing import Any, Optional
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ._options import Options
+
+POLL_SECONDS = 0.02
+GATHER_SECONDS = 2.0  # for which a new group waits for boxes that are not there yet
+CONNECT_SECONDS = 3.0  # for a store
+MAX_MESSAGE = 1 << 26  # bytes
+PATIENCE_SECONDS = 10.0  # with a store where no group comes about, if there is another
+
+
+# What torch.distributed raises where a peer or a store is gone.
+FAILURES = (RuntimeError, OSError)
+
+
+class BrokenError(RuntimeError):
+    """The group is lost, or a new one is wanted. The job trains on, and the bridges that are there form another group."""
+
+
+def _put(store: dist.TCPStore, key: str, value: str) -> None:
+    store.set(key, value)
+    store.add(f"{key}/is-there", 1)
+
+
+def _has(store: dist.TCPStore, key: str) -> bool:
+    """Whether the key was put. Store.check() is not there before PyTorch 2."""
+    return bool(store.add(f"{key}/is-there", 0))
+
+
+class Group:
+    """The group of this bridge. Box k's bridge keeps a store at place number k; the first that answers is used."""
+
+    def __init__(self, options: Options) -> None:
+        """Opens the store that this bridge keeps, if it keeps one."""
+        self.options = options
+        self.number = 0
+        self._token = random.getrandbits(62)  # of this process: an earlier one may have been in a group of the same name
+        self.members: list[int] = []
+        self._own: Optional[dist.TCPStore] = None
+        self._store: Optional[dist.TCPStore] = None
+        self._place = 0
+        self._former: tuple[int, str] = (-1, "")  # place and name of the last group
+        self._device = "cuda" if options.backend == "nccl" else "cpu"
+        # torchrun's agent may keep a store at MASTER_PORT already.
+        if options.box < len(options.meet) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            try:
+                self._own = self._open(options.box, True)
+            except FAILURES as error:
+                raise SystemExit(f"bridge {options.box}: cannot keep a store at port {options.meet[options.box][1]}: {error}")
+
+    @property
+    def rank(self) -> int:
+        """This box's position in the group."""
+        return self.members.index(self.options.box)
+
+    def _timeout(self, seconds: float) -> datetime.timedelta:
+        return datetime.timedelta(seconds=seconds)
+
+    def _open(self, place: int, is_own: bool) -> dist.TCPStore:
+        host, port = self.options.meet[place]
+        return dist.TCPStore(
+            host, port, world_size=None, is_master=is_own, timeout=self._timeout(CONNECT_SECONDS), wait_for_workers=False
+        )
+
+    def close(self) -> None:
+        """Leaves the group. The others notice."""
+        self.members = []
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def form(self, promised: int, is_new: bool) -> int:
+        """Forms a group with the bridges that are there, and returns its number.
+
+        A group has more than half of the boxes, without those whose state is new, or all boxes (bridge.G1). Its number
+        is greater than `promised` of each of them (bridge.G2). Raises BrokenError if none comes about in time.
+        """
+        self.close()
+        failure: Optional[Exception] = None
+        for place in range(len(self.options.meet)):
+            try:
+                return self._form_at(place, promised, is_new)
+            except FAILURES as error:  # with the store of one box gone, the next one's is used
+                failure = error
+                self.close()
+        raise BrokenError(str(failure).split("\n")[0]) from failure
+
+    def _form_at(self, place: int, promised: int, is_new: bool) -> int:
+        if self._own is not None and place == self.options.box:
+            self._store = self._own
+        elif self._store is None or place != self._place:
+            self._store = self._open(place, False)
+        self._place = place
+        try:
+            return self._form(self._store, promised, is_new)
+        except FAILURES:
+            if self._store is not self._own:  # it may be lost
+                self._store = None
+            raise
+
+    def _form(self, store: dist.TCPStore, promised: int, is_new: bool) -> int:
+        leads = self._place == self.options.box
+        is_last_place = self._place + 1 == len(self.options.meet)
+        deadline = time.monotonic() + (self.options.timeout if is_last_place else PATIENCE_SECONDS)
+        if leads:
+            store.set("group", f"{time.time_ns()}")
+        name, former = "", self._former
+        while not name or not _has(store, f"{name}/members"):
+            current = store.get("group").decode()  # waits until its leader has come
+            if (self._place, current) == former:  # it has failed here before its leader knew
+                _put(store, f"{current}/again", "1")
+            elif current != name:
+                name = current
+                _put(store, f"{name}/here/{self.options.box}", json.dumps([promised, is_new, self._token]))
+                if leads:
+                    self._lead(store, name, deadline)
+                continue
+            self._pause(deadline, "too few boxes are there")
+        self._former = (self._place, name)
+        number, tokens = json.loads(store.get(f"{name}/members"))
+        members = [int(box) for box in tokens]  # in ascending order
+        if tokens.get(str(self.options.box)) != self._token:
+            _put(store, f"{name}/again", "1")
+            raise BrokenError("a group was formed without this box")
+        if number <= promised:
+            raise BrokenError("a group of an earlier time")
+        dist.init_process_group(
+            self.options.backend,
+            store=dist.PrefixStore(name, store),
+            rank=members.index(self.options.box),
+            world_size=len(members),
+            timeout=self._timeout(self.options.timeout),
+        )
+        self.number, self.members = number, members
+        return number
+
+    def _pause(self, deadline: float, failure: str) -> None:
+        if time.monotonic() > deadline:
+            raise BrokenError(failure)
+        time.sleep(POLL_SECONDS)
+
+    def _lead(self, store: dist.TCPStore, name: str, deadline: float) -> None:
+        boxes = self.options.boxes
+        complete_by = time.monotonic() + GATHER_SECONDS
+        while True:
+            here = [box for box in range(boxes) if _has(store, f"{name}/here/{box}")]
+            said = [json.loads(store.get(f"{name}/here/{box}")) for box in here]
+            is_majority = 2 * sum(not is_new for _, is_new, _ in said) > boxes
+            if len(here) == boxes or (is_majority and time.monotonic() > complete_by):
+                break
+            self._pause(deadline, f"{len(here)} of {boxes} boxes are there")
+        tokens = {box: token for box, (_, _, token) in zip(here, said)}
+        _put(store, f"{name}/members", json.dumps([max(promised for promised, _, _ in said) + 1, tokens]))
+
+    def wants_another(self) -> bool:
+        """Whether a box waits for a new group, as far as this bridge knows: the one that keeps the store."""
+        return (
+            self._place == self.options.box
+            and self._store is not None
+            and _has(self._store, f"{self._former[1]}/again")
+        )
+
+    def gather(self, what: Any) -> list[Any]:
+        """Gives each member what all have said, in their order. As JSON: nothing of it is run."""
+        mine = torch.frombuffer(bytearray(json.dumps(what).encode()), dtype=torch.uint8)
+        size = torch.tensor([mine.numel()], device=self._device)
+        sizes = [torch.zeros_like(size) for _ in self.members]
+        dist.all_gather(sizes, size)
+        most = max(int(one) for one in sizes)
+        if not 0 < most <= MAX_MESSAGE:
+            raise BrokenError(f"a message of {most} bytes")
+        padded = torch.zeros(most, dtype=torch.uint8)
+        padded[: mine.numel()] = mine
+        all_of_them = [torch.zeros(most, dtype=torch.uint8, device=self._device) for _ in self.members]
+        dist.all_gather(all_of_them, padded.to(self._device))
+        return [json.loads(bytes(one[: int(n)].cpu().numpy())) for one, n in zip(all_of_them, sizes)]
+
+    def unite(self, flags: "np.ndarray[Any, np.dtype[np.uint8]]") -> None:
+        """Sets each flag that a member has set."""
+        tensor = torch.from_numpy(flags)
+        shared = tensor.to(self._device)
+        dist.all_reduce(shared, dist.ReduceOp.MAX)
+        tensor.copy_(shared)
+
+    def broadcast(self, array: "np.ndarray[Any, Any]", source: int) -> None:
+        """Copies an array of the member at position `source` to all."""
+        tensor = torch.from_numpy(array)
+        shared = tensor.to(self._device)
+        if array.size:
+            dist.broadcast(shared, source)
+        tensor.copy_(shared)
+
+    def exchange(self, sent: "list[np.ndarray[Any, Any]]", received: "list[np.ndarray[Any, Any]]") -> None:
+        """Sends the array at each member's position to it, and receives one from it. That at its own position is not used."""
+        others = [position for position in range(len(self.members)) if position != self.rank]
+        into = [torch.from_numpy(received[position]) for position in others]
+        shared = [one.to(self._device) for one in into]
+        operations = [
+            dist.P2POp(dist.isend, torch.from_numpy(sent[position]).to(self._device), position)
+            for position in others
+            if sent[position].size
+        ] + [dist.P2POp(dist.irecv, one, position) for one, position in zip(shared, others) if one.numel()]
+        if operations:
+            for work in dist.batch_isend_irecv(operations):
+                work.wait()
+        for one, of in zip(into, shared):
+            one.copy_(of)

@@ -1,0 +1,405 @@
+"""The rounds of a bridge (docs/protocols.md, bridge): cut, exchange, accept, decide, give to the job."""
+
+import json
+import os
+import random
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Optional
+
+import numpy as np
+import torch
+
+import ps_shm
+
+from ._box import BLOCK, POLL_SECONDS, Box
+from ._group import FAILURES, BrokenError, Group
+from ._options import Options
+from ._state import Counted, Ready, State, header_of
+
+MAX_LAST_TRIES = 3  # to form a group once this box's job is over
+RETRY_SECONDS = 0.2
+
+
+class Bridge:
+    """The bridge of one box. run() is what the program does; tests call its steps."""
+
+    def __init__(self, options: Options, make_group: Callable[[Options], Group] = Group) -> None:
+        """Waits for the job, and takes what an earlier bridge of it has left."""
+        self.options = options
+        self.box = Box(options)
+        self.state = State(options.job, self.box.instance, self.box.blocks, options.wire, options.outer)
+        self.group = make_group(options)
+        self.sparse = self.box.sparse_blocks()
+        self._residual = np.zeros(0, np.float32)  # of the sums made here; lost with the process
+        self._last_step, self._last_time = self.box.step, time.monotonic()
+        self.state.set(box=options.box, boxes=options.boxes)
+        self.tell(f"joined job '{options.job}' at round {self.header.round}: {sum(p.size for p in self.box.parts)} floats")
+        if self.box.left_alone:
+            self.tell(f"left alone, as they are not float32: {', '.join(self.box.left_alone)}")
+
+    @property
+    def header(self) -> Any:
+        """The header of the state."""
+        return self.state.header
+
+    def tell(self, line: str, **record: Any) -> None:
+        """Prints a line, and appends the record to the report."""
+        print(f"bridge {self.options.box}: {line}", file=sys.stderr, flush=True)
+        self.record(event=line, **record)
+
+    def record(self, **record: Any) -> None:
+        """Appends a record to the report."""
+        if self.options.report:
+            with open(self.options.report, "a") as report:
+                report.write(json.dumps({"unix_time": round(time.time(), 3), "box": self.options.box, **record}) + "\n")
+
+    # ---- The job's part.
+
+    def resolve(self) -> None:
+        """Finishes what a round has decided: the outer step, and the change of the job (bridge.C1 to bridge.C3). Idempotent.
+
+        Raises ps_shm.Timeout if the job makes no step; mode sync.
+        """
+        if self.header.is_stepping:
+            self._step()
+        ticket = self.header.ticket
+        if self.box.is_over or not self.header.is_whole:
+            return
+        if self.header.phase == "counted":
+            left = self.box.add(ticket, self.box.correction(self.state))
+            if left:
+                self.tell(f"dropped {left} elements of this box's work: an in-place block was in doubt")
+            if left is not None:
+                self.state.set(phase="idle", dropped=self.header.dropped + left)
+        elif self.header.phase == "assign":
+            if self.box.assign(ticket, self.box.values(self.state)):
+                self.state.set(phase="idle")
+
+    def _step(self) -> None:
+        squares = self.state.step(self.header.rate, self.header.momentum, self.sparse)
+        self.state.set(checksum=self.state.anchor_checksum, norm=squares**0.5, is_stepping=False)
+
+    def _advance(self, counted: Counted) -> dict[str, Any]:
+        """Makes the base what the job has in it, before the anchor is replaced (bridge.R6). The header's changes."""
+        has_open_cut = self.header.phase == "cut"
+        is_counted = has_open_cut and counted.get(str(self.options.box)) == self.header.cut
+        if self.header.phase != "counted" and not is_counted:
+            self.state.base[:] = self.state.anchor
+        return {
+            "phase": "assign" if self.header.phase in ("new", "assign") else "counted",
+            "counted_step": self.header.cut_step if is_counted else self.header.counted_step,
+            "counted": counted,
+            "ticket": self.header.ticket + 1,
+            "ready": None,
+        }
+
+    def commit(self) -> None:
+        """Takes the result that this box has accepted: it is decided. The outer step follows (bridge.S3)."""
+        ready: Ready = self.header.ready
+        changes = self._advance(ready.counted)
+        self.state.rewind()
+        self.state.set(
+            round=ready.round, decided=ready.checksum, is_stepping=True, rate=ready.rate, momentum=ready.momentum, **changes
+        )
+        self._step()
+
+    # ---- The group's part.
+
+    def join(self) -> None:
+        """Forms a group and agrees about the round. Raises BrokenError."""
+        number = self.group.form(self.header.group, not self.header.is_whole)
+        self.state.set(group=number, members=tuple(self.group.members))  # bridge.G3: before anything is said
+        said = self._report()
+        if not any(one["is_whole"] for one in said):
+            self._found()
+            said = self._report()
+        self._catch_up(said)
+        self._carry(self._report())
+
+    def _report(self) -> list[dict[str, Any]]:
+        header = self.header
+        said = self.group.gather({
+            "box": self.options.box, "is_whole": header.is_whole, "round": header.round, "checksum": header.checksum,
+            "decided": header.decided, "counted": header.counted,
+            "ready": header.ready and {"round": header.ready.round, "group": header.ready.group, "checksum": header.ready.checksum},
+            "shapes": [[name, list(shape)] for name, shape in self.box.shapes()], "options": self.options.agreed(),
+            "version": ps_shm.__version__,
+        })  # fmt: skip
+        for what in ("version", "options", "shapes"):
+            for one in said[1:]:
+                if one[what] != said[0][what]:
+                    raise SystemExit(f"bridge {self.options.box}: {self._difference(what, said[0], one)}")
+        return said
+
+    @staticmethod
+    def _difference(what: str, first: dict[str, Any], other: dict[str, Any]) -> str:
+        boxes = f"boxes {first['box']} and {other['box']}"
+        if what == "shapes":
+            one, two = ({name: tuple(shape) for name, shape in said["shapes"]} for said in (first, other))
+            names = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
+            return f"the jobs of {boxes} differ in variable '{names[0]}': {one.get(names[0])} and {two.get(names[0])}"
+        if what == "options":
+            names = [name for name in first[what] if first[what][name] != other[what][name]]
+            return f"{boxes} differ in --{names[0]}: {first[what][names[0]]} and {other[what][names[0]]}"
+        return f"{boxes} have versions {first[what]} and {other[what]}"
+
+    def _found(self) -> None:
+        """No box has an anchor: all are there, and the job of the first one is the beginning (bridge.A1)."""
+        if self.group.rank == 0:
+            step = self.box.found(self.state)
+            self.state.momentum[:] = 0
+            self.state.set(phase="idle", checksum=self.state.anchor_checksum, counted_step=step)
+            self.tell("this box's values are the first anchor")
+
+    def _catch_up(self, said: list[dict[str, Any]]) -> None:
+        """Who is behind takes the anchor of the highest round (bridge.A2)."""
+        whole = [one for one in said if one["is_whole"]]
+        key = lambda one: (one["round"], one["checksum"])  # noqa: E731
+        source = max(whole, key=lambda one: (one["round"], sum(key(one) == key(other) for other in whole), -one["box"]))
+        ready = self.header.ready
+        is_behind = not self.header.is_whole or key(said[self.group.rank]) != key(source)
+        if is_behind and self.header.is_whole and ready and (ready.round, ready.checksum) == (
+            source["round"], source["decided"]
+        ) and self.header.round + 1 == ready.round:  # fmt: skip
+            self.commit()  # it has all that it takes
+            is_behind = key({"round": self.header.round, "checksum": self.header.checksum}) != key(source)
+        if not any(self.group.gather(is_behind)):
+            return
+        position = said.index(source)
+        if is_behind:
+            changes = self._advance(source["counted"])
+            if changes["phase"] == "counted":
+                self.state.set(checksum=0, **changes)  # bridge.S5: there is no anchor meanwhile
+            self._take(position, changes, source)
+        else:
+            self.group.broadcast(self.state.anchor, position)
+            self.group.broadcast(self.state.momentum, position)
+
+    def _take(self, position: int, changes: dict[str, Any], source: dict[str, Any]) -> None:
+        for array in (self.state.anchor, self.state.momentum):
+            self.group.broadcast(array, position)
+        found = self.state.anchor_checksum
+        if found != source["checksum"]:
+            raise BrokenError("the anchor was not received as it was sent")
+        self.state.set(**{**changes, "round": source["round"], "checksum": found, "decided": source["decided"]})
+        self.tell(f"took the anchor of round {self.header.round} from box {source['box']}")
+
+    def _carry(self, said: list[dict[str, Any]]) -> None:
+        """A result that was accepted in an earlier group may be decided there: this group accepts it, too (bridge.A3, bridge.A4)."""
+        mine: Optional[Ready] = self.header.ready
+        open_ones = [one for one in said if one["ready"] and one["ready"]["round"] == one["round"] + 1]
+        if not open_ones:
+            return
+        holder = max(open_ones, key=lambda one: (one["ready"]["group"], -one["box"]))
+        position = said.index(holder)
+        has_it = mine is not None and (mine.round, mine.checksum) == (holder["ready"]["round"], holder["ready"]["checksum"])
+        record = self.group.gather(header_of(self.header)["ready"] if position == self.group.rank else None)[position]
+        if not all(self.group.gather(has_it)):
+            if not has_it:
+                self.state.set(ready=None)  # bridge.S2
+            room = self.state.sum[: record["bytes"]]
+            present = self.state.present
+            self.group.broadcast(room, position)
+            self.group.broadcast(present, position)
+        if self._checksum(record["bytes"], record["counted"]) != record["checksum"]:
+            raise BrokenError("a result was not received as it was sent")
+        self.state.set(ready=replace(Ready(**record), group=self.group.number))
+        self._vote()
+        self.commit()
+        self.tell(f"finished round {self.header.round}, which a group before had begun")
+
+    def _checksum(self, size: int, counted: Counted) -> int:
+        """Of a result: what is added up, of which cuts."""
+        return self.state.checksum(size) ^ zlib.crc32(json.dumps(counted, sort_keys=True).encode())
+
+    def _vote(self, is_finite: bool = True) -> None:
+        """All have accepted the same result: it is decided (bridge.R5)."""
+        votes = self.group.gather([self.header.ready.round, self.header.ready.checksum, is_finite])
+        if any(vote[:2] != votes[0][:2] for vote in votes):
+            self.state.set(ready=None)
+            raise BrokenError("the boxes were given different sums")
+        if not all(vote[2] for vote in votes):
+            self.state.set(ready=None)
+            raise SystemExit(f"bridge {self.options.box}: what the boxes have done adds up to more than float32 holds")
+
+    # ---- A round.
+
+    def wait(self) -> None:
+        """Until the job has made its steps, or the time is over, or a box waits for a new group."""
+        while not self.box.is_over and self.box.step < self._last_step + self.options.every:
+            if time.monotonic() > self._last_time + self.options.seconds or self.group.wants_another():
+                return
+            time.sleep(POLL_SECONDS)
+
+    def cut(self, over: bool) -> tuple[float, bool]:
+        """Makes what this box sends (bridge.R1). Its weight, and whether its values are finite."""
+        self._last_step, self._last_time = self.box.step, time.monotonic()
+        if self.header.phase == "cut":  # of a round that was not decided: the same again (bridge.R2)
+            self.state.cut_again()
+            return 1.0, True
+        if over:
+            return self._last_cut()
+        step, is_finite = self.box.cut(self.state)
+        if not is_finite or step <= self.header.counted_step:
+            self.state.present[:] = 0
+            return 0.0, is_finite
+        self.state.set(phase="cut", cut=random.getrandbits(62), cut_step=step)
+        return 1.0, True
+
+    def _last_cut(self) -> tuple[float, bool]:
+        """What the job has done until its end, once. It is not given anything any more, so that the phase stays."""
+        header = self.header
+        step, is_new = self.box.step, not header.is_last or header.counted.get(str(self.options.box)) != header.cut
+        if is_new and step > header.counted_step and header.phase != "assign":
+            if self.box.last_cut(self.state, header.phase == "counted"):
+                self.state.set(cut=header.cut if header.is_last else random.getrandbits(62), is_last=True, cut_step=step)
+                return 1.0, True
+        self.state.present[:] = 0
+        return 0.0, True
+
+    def exchange(self, weights: list[float]) -> tuple[int, bool]:
+        """Sums what all have sent, each box a part of it (bridge.R3). The bytes of the sum, and whether this box's part is finite."""
+        members, rank = len(self.group.members), self.group.rank
+        block = self.state.sum.size // max(self.box.blocks, 1)
+        self.group.unite(self.state.present)
+        chosen = np.flatnonzero(self.state.present)
+        ends = [len(chosen) * k // members * block for k in range(members + 1)]
+        whole = self.state.sum[: len(chosen) * block]
+        sent = self.state.sum if len(chosen) == self.box.blocks else self.state.sum.reshape(-1, block)[chosen].reshape(-1)
+        if members == 1:  # its own encoding is exact already
+            whole[:] = sent
+            return whole.size, True
+        mine = slice(ends[rank], ends[rank + 1])
+        size = mine.stop - mine.start
+        parts = [np.empty(size if k != rank else 0, np.uint8) for k in range(members)]
+        self.group.exchange([sent[ends[k] : ends[k + 1]] for k in range(members)], parts)
+        parts[rank] = sent[mine]
+        total = np.empty(size, np.uint8)
+        kinds = self.sparse[chosen[mine.start // block : mine.stop // block]]
+        floats = 0 if self.options.wire == "float32" or len(chosen) != self.box.blocks else size // block * BLOCK
+        if self._residual.size != floats:
+            self._residual = np.zeros(floats, np.float32)
+        is_finite = self.state.add_up(parts, weights, self.options.combine == "mean", kinds, self._residual, total)
+        whole[mine] = total
+        self.group.exchange([total] * members, [whole[ends[k] : ends[k + 1]] for k in range(members)])
+        return whole.size, is_finite
+
+    def round(self) -> bool:
+        """One round. False: all jobs are over. Raises BrokenError, or what torch.distributed raises."""
+        begin = time.monotonic()
+        over = self.box.is_over
+        heads = self.group.gather([self.header.round, self.header.checksum, over, self.group.wants_another()])
+        if any(head[3] for head in heads):
+            raise BrokenError("a box wants to take part")
+        if any(head[:2] != heads[0][:2] for head in heads):
+            raise BrokenError("the boxes have different anchors")
+        met = time.monotonic()
+        weight, is_finite = self.cut(over)
+        cuts = self.group.gather([self.header.cut if weight else 0, weight, over, self.options.box])
+        if all(one[2] and not one[1] for one in cuts):
+            return False
+        if not any(one[1] for one in cuts):  # a momentum would move the anchor
+            return True
+        size, is_sum_finite = self.exchange([one[1] for one in cuts])
+        summed = time.monotonic()
+        # bridge.S4, bridge.R4
+        counted = self.header.counted | {str(box): cut for cut, weight, _, box in cuts if weight}
+        self.state.set(ready=Ready(
+            self.header.round + 1, self._checksum(size, counted), size, self.group.number, counted, self.options.rate,
+            self.options.momentum,
+        ))  # fmt: skip
+        self._vote(is_sum_finite)
+        self.commit()
+        self._give(is_finite, over)
+        now, members = time.monotonic(), len(cuts)
+        self.state.set(
+            at=time.time(), seconds=round(now - met, 6), bytes=2 * size * (members - 1) // members, members=tuple(self.group.members)
+        )
+        self.record(
+            round=self.header.round, step=self.header.cut_step, members=self.group.members, weights=[one[1] for one in cuts],
+            checksum=self.header.checksum, norm=self.header.norm, bytes=self.header.bytes, waited=round(met - begin, 4),
+            summed=round(summed - met, 4), given=round(now - summed, 4),
+        )  # fmt: skip
+        return True
+
+    def _give(self, is_finite: bool, over: bool) -> None:
+        """Gives the job what the round has decided."""
+        if over:
+            return
+        if not is_finite and self.options.heal:
+            steps = self.box.step - self.header.counted_step
+            self.state.set(phase="assign", dropped_steps=self.header.dropped_steps + max(steps, 0))
+            self.tell(f"the job's values are not finite: it is given the anchor of round {self.header.round}")
+        elif not is_finite:
+            self.tell("the job's values are not finite: it takes no part in rounds. Start the workers with --on-nan skip and "
+                      "the bridge with --heal, and it gets the anchor")  # fmt: skip
+        self.resolve()
+
+    # ---- All rounds.
+
+    def run(self) -> None:
+        """Makes rounds until all jobs are over."""
+        tries = 0
+        is_waiting = False
+        while True:
+            try:
+                self.resolve()
+                if is_waiting:
+                    self.tell("the job makes steps again")
+                is_waiting = False
+                self.join()
+                tries = 0
+                self.resolve()
+                self.tell(f"group of {len(self.group.members)} of {self.options.boxes} boxes at round {self.header.round}",
+                    members=self.group.members)  # fmt: skip
+                while True:
+                    self.wait()
+                    if not self.round():
+                        return
+            except ps_shm.Timeout:  # of a change: the others go on without this box meanwhile
+                self.group.close()
+                if not is_waiting:
+                    self.tell("the job makes no steps: the bridge waits for it outside of the group")
+                is_waiting = True
+            except FAILURES as error:  # bridge.G4
+                if isinstance(error, ps_shm.Error):
+                    raise
+                self.group.close()
+                if tries == 0:
+                    self.tell(f"the group is lost, the job trains on: {str(error).splitlines()[0][:120]}")
+                tries += 1
+                if self.box.is_over and tries > MAX_LAST_TRIES:
+                    self.tell("the job is over, and the other boxes are gone")
+                    return
+                time.sleep(RETRY_SECONDS)
+
+    def end(self) -> None:
+        """Writes the last anchor, and removes the state."""
+        self.group.close()
+        self.tell(f"ended at round {self.header.round}", end=True, round=self.header.round, checksum=self.header.checksum,
+            dropped=self.header.dropped, dropped_steps=self.header.dropped_steps)  # fmt: skip
+        if self.options.save:
+            shapes = dict(self.box.shapes())
+            values = {name: array.reshape(shapes[name]) for name, array in self.box.values(self.state).items()}
+            np.savez(self.options.save, **values)
+        self.state.remove()
+
+
+def run(options: Options) -> int:
+    """Runs a bridge to its end. The exit code."""
+    for one in (signal.SIGINT, signal.SIGTERM):  # what it keeps holds at any moment
+        signal.signal(one, signal.SIG_DFL)
+    torch.set_num_threads(1)
+    try:
+        bridge = Bridge(options)
+        bridge.run()
+        bridge.end()
+    except ps_shm.Error as error:
+        print(f"bridge {options.box}: {error}", file=sys.stderr)
+        return 1
+    os._exit(0)  # a thread of torch.distributed may wait for a box that is gone

@@ -1,0 +1,101 @@
+"""What a bridge keeps across its death: the text that says what the arrays in shared memory hold."""
+
+import json
+import time
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Optional
+
+from .. import _core
+
+Counted = dict[str, int]  # by box: the number of its last cut that an anchor contains
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The result of a round, before it is decided. `sum` and `present` hold what it adds up."""
+
+    round: int
+    checksum: int  # of the sum
+    bytes: int  # of the sum
+    group: int  # in which this box accepted it
+    counted: Counted
+    rate: float
+    momentum: float
+
+    def is_same(self, other: "Optional[Ready]") -> bool:
+        """Whether the other one is the result of the same round with the same sum."""
+        return other is not None and (self.round, self.checksum) == (other.round, other.checksum)
+
+
+@dataclass(frozen=True)
+class Header:
+    """Which of the arrays hold, and what has been decided (docs/protocols.md, bridge).
+
+    `phase`  what the job has in it, besides what it has done since:
+      new      nothing of any anchor
+      idle     the anchor
+      cut      the anchor; `base` = anchor + what this box sends, as cut number `cut`, until round + 1 is decided
+      counted  the base: anchor - base is to be added, unless the job is over
+      assign   anything: the anchor is to be assigned
+    """
+
+    phase: str = "new"
+    round: int = 0
+    checksum: int = 0  # of the anchor and the momentum; 0: they are being replaced
+    decided: int = 0  # checksum of the last sum
+    group: int = 0  # the last group that this box has joined
+    counted: Counted = field(default_factory=dict)
+    ready: Optional[Ready] = None
+    is_stepping: bool = False  # the outer step is under way
+    rate: float = 0.0  # of that step
+    momentum: float = 0.0
+    cut: int = 0
+    is_last: bool = False  # that cut is of the job's end
+    cut_step: int = 0  # global step of the open cut, and of the last one that was counted
+    counted_step: int = -1
+    ticket: int = 0  # of the last change of the job
+    # For whoever looks.
+    box: int = 0
+    boxes: int = 0
+    members: tuple[int, ...] = ()
+    seconds: float = 0.0  # of the last round
+    bytes: int = 0  # sent by this box in the last round
+    norm: float = 0.0  # of what the last round added up
+    at: float = 0.0  # Unix time of the last round
+    dropped: int = 0  # elements of this box's work that no anchor has, and steps for which the same holds
+    dropped_steps: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the anchor can be given to others."""
+        return self.phase != "new" and self.checksum != 0
+
+
+def _parse(text: str) -> Header:
+    given: dict[str, Any] = json.loads(text)
+    known = {one.name for one in fields(Header)}
+    given = {name: value for name, value in given.items() if name in known}
+    if given["ready"] is not None:
+        given["ready"] = Ready(**given["ready"])
+    given["members"] = tuple(given["members"])
+    return Header(**given)
+
+
+class State(_core.BridgeState):
+    """The arrays, and the header."""
+
+    def __init__(self, job: str, instance: int, blocks: int, wire: str, outer: str) -> None:
+        """Takes the state of the job, or makes a new one."""
+        super().__init__(job, instance, blocks, wire, outer)
+        # A ticket has to be greater than any that an earlier state of this job gave.
+        self.header = _parse(self.text) if self.text else Header(ticket=int(time.time() * 1000))
+
+    def set(self, **changes: Any) -> None:
+        """Replaces fields of the header, all at once."""
+        self.header = replace(self.header, **changes)
+        self.write(json.dumps(asdict(self.header), separators=(",", ":")))
+
+
+def header_of(header: Header) -> dict[str, Any]:
+    """The header as JSON has it."""
+    return asdict(header)

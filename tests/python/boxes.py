@@ -1,0 +1,262 @@
+"""Jobs as boxes, each with a bridge: what the tests of ps_shm.bridge start, and what they look at."""
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+
+import numpy
+from bridge_process import run_bridge
+from conftest import PATIENCE, wait_until
+
+import ps_shm
+
+# Bridges are forked from a process that has imported PyTorch, which takes longer than all else.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["torch", "ps_shm.bridge._rounds"])
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def ones(box, number, name, size):
+    """The default of `pushes`: what a box pushes to a variable for the so-manyeth time."""
+    return numpy.ones(size, "float32")
+
+
+class Box:
+    """A job whose workers push until they are told to stop, and its bridge."""
+
+    def __init__(self, boxes, number):
+        self.boxes, self.number, self.job = boxes, number, f"{boxes.name}-{number}"
+        self.report = boxes.folder / f"report.{number}"
+        self.saved = boxes.folder / f"anchor.{number}.npz"
+        self.errors = boxes.folder / f"stderr.{number}"
+        self.pushes = [0] * boxes.workers  # of each worker, to each variable
+        self._changed = threading.Condition()
+        self._begins, self._is_held, self._stops, self._limit = False, False, False, None
+        self._held_workers = 0
+        self._failures = []
+        self.bridge = None
+        self.start_job()
+
+    def start_job(self):
+        self._stops = False
+        self.server = ps_shm.Server(
+            self.job, optimizer=self.boxes.optimizer, lr=1.0, mode=self.boxes.mode, workers=self.boxes.workers
+        )
+        self._threads = [threading.Thread(target=self._work, args=(k,)) for k in range(self.boxes.workers)]
+        for thread in self._threads:
+            thread.start()
+
+    def _work(self, k):
+        try:
+            with ps_shm.Worker(self.job) as worker:
+                arrays = {name: worker.variable(name, numpy.zeros(size, "float32"), layout=layout)
+                          for name, (size, layout) in self.boxes.variables.items()}
+                while not self._stops:
+                    pushes = self._begins
+                    for name, array in arrays.items():
+                        if pushes:
+                            array.push(self.boxes.gradient(self, self.pushes[k], name, array.shape[0]))
+                        elif self.boxes.mode == "sync":
+                            array.push(numpy.zeros(array.shape[0], "float32"))
+                    self.pushes[k] += pushes
+                    worker.step()
+                    with self._changed:
+                        while not self._stops and (self._is_held or self.pushes[k] == self._limit):
+                            self._held_workers += 1
+                            self._changed.notify_all()
+                            self._changed.wait()
+                            self._held_workers -= 1
+                        self._changed.wait(0.001)  # leaves the processor to others
+        except BaseException as error:
+            self._failures.append(error)
+            raise
+
+    def begin(self, limit=None):
+        """From now on the workers push, up to `limit` times each in all: then they are held."""
+        self._begins, self._limit = True, limit
+
+    def hold(self):
+        """Holds the workers between two steps."""
+        with self._changed:
+            self._is_held = True
+            self._changed.wait_for(lambda: self._held_workers == self.boxes.workers or self._failures)
+
+    def release(self):
+        with self._changed:
+            self._is_held = False
+            self._changed.notify_all()
+
+    def end_job(self):
+        """The workers stop behind a push, and the job is removed."""
+        with self._changed:
+            self._stops = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self.server.close()
+        assert not self._failures
+
+    def start_bridge(self, dies_at=None, **settings):
+        self.kill_bridge()
+        options = {"job": self.job, "box": self.number, "boxes": self.boxes.count, "report": self.report,
+                   "save": self.saved, "meet": ",".join(f"127.0.0.1:{port}" for port in self.boxes.ports),
+                   **self.boxes.settings, **settings}
+        arguments = []
+        for name, value in options.items():
+            arguments += [f"--{name}"] + ([] if value is True else [str(value)])
+        self.bridge = PROCESSES.Process(target=run_bridge, args=(arguments, str(self.errors), dies_at))
+        self.bridge.start()
+
+    def kill_bridge(self):
+        if self.bridge is not None:
+            self.bridge.kill()
+            self.bridge.join()
+
+    def records(self):
+        return [json.loads(line) for line in self.report.read_text().splitlines()] if self.report.exists() else []
+
+    def rounds(self):
+        return [one for one in self.records() if "norm" in one]
+
+    def has_joined(self):
+        assert not self._failures and self.bridge.exitcode is None, self.text()
+        return any("members" in one for one in self.records())
+
+    def text(self):
+        return self.errors.read_text()
+
+    def last_round(self):
+        return max((one["round"] for one in self.rounds()), default=-1)
+
+
+class Boxes:
+    """Several boxes. At the end of a `with` statement all processes have ended and no file is left."""
+
+    def __init__(self, name, folder, count=3, mode="async", workers=1, variables=None, stores=1, gradient=ones,
+                 optimizer="add", **settings):
+        self.name, self.folder, self.count, self.mode, self.workers = name, folder, count, mode, workers
+        self.variables = variables or {"c": (3, "versioned"), "d": (5000, "versioned")}
+        self.gradient, self.optimizer = gradient, optimizer
+        self.settings = {"every": 20, "seconds": 1, "timeout": 15, "combine": "sum", **settings}
+        self.ports = [free_port() for _ in range(stores)]
+        self.all = [Box(self, number) for number in range(count)]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for box in self.all:
+            if error[0] is not None:
+                print(f"--- box {box.number}\n{box.text() if box.errors.exists() else ''}")
+            box.kill_bridge()
+            box._failures.clear()
+            box.end_job()
+
+    def __iter__(self):
+        return iter(self.all)
+
+    def __getitem__(self, number):
+        return self.all[number]
+
+    def start(self, limit=None, **settings):
+        """Starts the bridges. The workers begin when all boxes have the first anchor: it is box 0's, and others' work is lost."""
+        for box in self:
+            box.start_bridge(**settings)
+        wait_until(lambda: all(box.has_joined() for box in self), "the first group")
+        for box in self:
+            box.begin(limit)
+
+    def after_rounds(self, count, boxes=None):
+        """Waits until these boxes have all made so many rounds more."""
+        boxes = boxes or self.all
+        least = max(box.last_round() for box in boxes) + count
+
+        def are_there():
+            for box in boxes:
+                assert box.bridge.exitcode in (None, -signal.SIGKILL), box.text()
+            return all(box.last_round() >= least for box in boxes)
+
+        wait_until(are_there, f"round {least}")
+
+    def end(self):
+        """Ends the jobs and waits for the bridges. The anchors at the end, by box."""
+        for box in self:
+            box.end_job()
+        for box in self:
+            box.bridge.join(PATIENCE)
+            assert box.bridge.exitcode == 0, box.text()
+        return [dict(numpy.load(box.saved)) for box in self]
+
+    def check(self, anchors):
+        """Each push of all boxes is in the last anchor once, and all anchors of a round had the same bits."""
+        pushes = sum(sum(box.pushes) for box in self)
+        dropped = [one for box in self for one in box.records() if one.get("end")]
+        assert not any(one["dropped"] or one["dropped_steps"] for one in dropped)
+        for anchor in anchors:
+            for name, values in anchor.items():
+                assert (values == pushes).all(), (name, values.min(), values.max(), pushes)
+        checksums = {}
+        for box in self:
+            for one in box.rounds():
+                checksums.setdefault(one["round"], set()).add(one["checksum"])
+        assert all(len(found) == 1 for found in checksums.values())
+
+
+class ThreadGroup:
+    """A group whose members are threads of this process, in place of torch.distributed."""
+
+    def __init__(self, rank, shared):
+        self.rank, self.shared, self.members, self.number = rank, shared, list(range(shared.parties)), 0
+
+    @staticmethod
+    def make(count):
+        shared = threading.Barrier(count)
+        shared.said = [None] * count
+        return [ThreadGroup(rank, shared) for rank in range(count)]
+
+    def _all(self, mine):
+        self.shared.wait(PATIENCE)
+        self.shared.said[self.rank] = mine
+        self.shared.wait(PATIENCE)
+        said = list(self.shared.said)
+        self.shared.wait(PATIENCE)
+        return said
+
+    def form(self, promised, is_new):
+        self.number = max(self._all(promised)) + 1
+        return self.number
+
+    def gather(self, what):
+        return [json.loads(one) for one in self._all(json.dumps(what))]
+
+    def unite(self, flags):
+        flags[:] = numpy.maximum.reduce(self._all(flags.copy()))
+
+    def broadcast(self, array, source):
+        array[:] = self._all(array.copy())[source]
+
+    def exchange(self, sent, received):
+        everything = self._all([one.copy() for one in sent])
+        for position, into in enumerate(received):
+            if position != self.rank:
+                into[:] = everything[position][self.rank]
+
+    def wants_another(self):
+        return False
+
+    def close(self):
+        pass
+
+
+def together(calls):
+    """Calls each in a thread of its own, and returns what they return."""
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        return [one.result(PATIENCE) for one in [pool.submit(call) for call in calls]]

@@ -1,0 +1,55 @@
+"""The process of a bridge, as tests start it. Apart from boxes.py, as such a process is not isolated once more."""
+import faulthandler
+import functools
+import os
+import signal
+import sys
+
+
+def run_bridge(arguments, errors, dies_at):
+    """The process of a bridge. dies_at: kills itself before or after this header or message of its first round, from 0."""
+    os.environ.update(GLOO_SOCKET_IFNAME="lo")
+    with open(errors, "a") as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    faulthandler.register(signal.SIGUSR1)  # shows where it is
+    from ps_shm.bridge import _box, _group, _options, _rounds, _state
+
+    if dies_at is not None:
+        left = [dies_at]
+
+        def step(what):
+            if left[0] == 0:
+                print(f"killed {what}", file=sys.stderr, flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+
+        def with_steps(of, name):
+            method = getattr(of, name)
+
+            @functools.wraps(method)
+            def call(self, *arguments, **settings):
+                if in_round:
+                    step(f"before {name} {settings or ''}")
+                found = method(self, *arguments, **settings)
+                if in_round and of is not _group.Group:
+                    step(f"behind {name} {settings or ''}")
+                return found
+
+            setattr(of, name, call)
+
+        in_round = []
+        for of, name in ((_state.State, "set"), (_state.State, "step"), (_box.Box, "add"), (_group.Group, "gather"),
+                         (_group.Group, "unite"), (_group.Group, "exchange")):
+            with_steps(of, name)
+        round_of_rounds = _rounds.Bridge.round
+
+        def round_with_steps(self):
+            in_round.append(True)
+            found = round_of_rounds(self)
+            in_round.clear()
+            left[0] = -1
+            return found
+
+        _rounds.Bridge.round = round_with_steps
+    sys.exit(_rounds.run(_options.parse(arguments)))

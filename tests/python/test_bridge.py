@@ -1,0 +1,340 @@
+"""Bridges between boxes: jobs beside each other on this machine, each with a bridge, over loopback."""
+import contextlib
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import numpy
+import pytest
+from boxes import Boxes, ThreadGroup, free_port, together
+from conftest import wait_until
+
+import ps_shm
+from ps_shm.bridge import _options, _rounds
+
+TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
+
+
+@pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
+def test_each_push_is_counted_once(job, tmp_path, mode):
+    rows = "versioned" if mode == "sync" else "inplace"
+    variables = {"c": (3, "versioned"), "rows": (5000, rows), "d": (2500, "versioned")}
+    with Boxes(job, tmp_path, mode=mode, workers=2, variables=variables) as boxes:
+        boxes.start()
+        boxes.after_rounds(3)
+        boxes.check(boxes.end())
+
+
+@pytest.mark.parametrize("mode, number", [("async", 1), ("sync", 1), ("async", 0)])
+def test_a_bridge_may_be_killed_at_each_point_of_a_round(job, tmp_path, mode, number):
+    with Boxes(job, tmp_path, mode=mode, timeout=5) as boxes:
+        boxes.start()
+        box, point = boxes[number], 0
+        while True:
+            box.start_bridge(dies_at=point)
+            last = box.last_round()
+            wait_until(lambda: box.bridge.exitcode is not None or box.last_round() > last + 1, f"point {point}")
+            if box.bridge.exitcode is None:
+                break
+            assert box.bridge.exitcode == -signal.SIGKILL, box.text()
+            point += 1
+        assert point > 15
+        boxes.check(boxes.end())
+
+
+def test_the_other_boxes_go_on_without_a_bridge_and_with_less_than_half_of_them_no_round_is_made(job, tmp_path):
+    with Boxes(job, tmp_path) as boxes:
+        boxes.start()
+        boxes[2].kill_bridge()
+        boxes.after_rounds(2, boxes.all[:2])
+        boxes[1].kill_bridge()
+        wait_until(lambda: "the group is lost" in boxes[0].text(), "a failure")
+        lonely, pushed = boxes[0].last_round(), sum(boxes[0].pushes)
+        wait_until(lambda: sum(boxes[0].pushes) > pushed + 100, "pushes while there is no group")
+        assert boxes[0].last_round() == lonely
+        boxes[1].start_bridge()
+        boxes[2].start_bridge()
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
+def test_another_box_takes_over_the_store_of_box_0(job, tmp_path):
+    with Boxes(job, tmp_path, stores=2) as boxes:
+        boxes.start()
+        boxes[0].kill_bridge()
+        boxes.after_rounds(2, boxes.all[1:])
+        boxes[0].start_bridge()
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
+def test_a_stopped_bridge_holds_up_one_round(job, tmp_path):
+    with Boxes(job, tmp_path, timeout=2) as boxes:
+        boxes.start()
+        os.kill(boxes[2].bridge.pid, signal.SIGSTOP)
+        boxes.after_rounds(2, boxes.all[:2])
+        os.kill(boxes[2].bridge.pid, signal.SIGCONT)
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
+def test_a_sync_job_that_makes_no_steps_is_left_behind_and_comes_back(job, tmp_path):
+    with Boxes(job, tmp_path, mode="sync") as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        boxes[1].hold()
+        wait_until(lambda: "makes no steps" in boxes[1].text(), "the bridge's notice")
+        boxes.after_rounds(1, [boxes[0], boxes[2]])
+        boxes[1].release()
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
+def test_a_new_job_in_place_of_a_lost_one_takes_the_anchor(job, tmp_path):
+    with Boxes(job, tmp_path) as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        lost = boxes[2]
+        lost.kill_bridge()
+        lost.end_job()
+        lost.start_job()
+        lost.start_bridge()
+        boxes.after_rounds(2)
+        assert "took the anchor" in lost.text().splitlines()[-2]
+        anchors = boxes.end()
+        assert all((anchors[0][name] == anchors[2][name]).all() for name in ("c", "d"))
+        assert (anchors[0]["c"] >= sum(sum(box.pushes) for box in boxes.all[:2])).all()  # less what was lost with box 2
+
+
+@pytest.mark.parametrize("wire, relative", [("bfloat16", 2**-8), ("int8", 1 / 127)])
+def test_what_the_wire_format_loses_stays_in_the_jobs(job, tmp_path, wire, relative):
+    with Boxes(job, tmp_path, wire=wire, combine="mean") as boxes:
+        boxes.start()
+        boxes.after_rounds(8)
+        anchors = boxes.end()
+        rounded = sum(sum(box.pushes) for box in boxes) / boxes.count
+        for anchor in anchors:
+            assert numpy.allclose(anchor["d"], rounded, rtol=1.01 * relative)  # half of it on each of the two ways
+            assert (anchor["d"] == anchors[0]["d"]).all()
+        sent = {one["bytes"] for one in boxes[0].rounds()}
+        assert max(sent) <= 2 * (2 * 3 - 1) / 3 * 6 * {"bfloat16": 2048, "int8": 1028}[wire]
+
+
+def test_an_element_that_one_box_changed_is_averaged_over_that_box_alone(job, tmp_path):
+    """Each box pushes to rows of its own, which a mean over all boxes would shrink."""
+
+    def own_rows(box, number, name, size):
+        gradient = numpy.zeros((3, size // 3), "float32")
+        gradient[box.number] = 1
+        return gradient.reshape(-1)
+
+    sizes = {"rows": (3 * 4096, "inplace")}
+    with Boxes(job, tmp_path, variables=sizes, combine="mean", gradient=own_rows) as boxes:
+        boxes.start()
+        boxes.after_rounds(2)
+        rows = boxes.end()[0]["rows"].reshape(3, 4096)
+        for box in boxes:
+            assert (rows[box.number] == sum(box.pushes)).all()
+
+
+def test_blocks_that_no_box_has_changed_are_not_sent(job, tmp_path):
+    def first_row(box, number, name, size):
+        gradient = numpy.zeros(size, "float32")
+        gradient[:10] = 1
+        return gradient
+
+    with Boxes(job, tmp_path, count=2, variables={"rows": (100_000, "inplace")}, gradient=first_row) as boxes:
+        boxes.start()
+        boxes.after_rounds(2)
+        boxes.end()
+        assert max(one["bytes"] for one in boxes[0].rounds()) == 4096
+
+
+def noise(box, number, name, size):
+    return numpy.random.default_rng([box.number, number, size]).standard_normal(size).astype("float32")
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8"])
+def test_one_box_with_outer_add_changes_no_bit(job, tmp_path, wire):
+    settings = dict(count=1, mode="sync", optimizer="momentum", gradient=noise)
+    with Boxes(job, tmp_path, wire=wire, combine="mean", **settings) as boxes:
+        boxes.start()
+        boxes.after_rounds(5)
+        boxes[0].hold()
+        steps, digest = boxes[0].pushes[0], ps_shm.View(boxes[0].job).digest()
+        boxes[0].release()
+        boxes.end()
+    with Boxes(job, tmp_path, **settings) as alone:
+        alone[0].begin(steps)
+        wait_until(lambda: alone[0].pushes[0] == steps, "all steps")
+        alone[0].hold()
+        assert ps_shm.View(alone[0].job).digest() == digest
+        alone[0].release()
+
+
+def test_without_overlap_it_is_diloco(job, tmp_path):
+    """Against DiLoCo as it is written (Douillard et al. 2023, algorithm 1) with torch.optim.SGD as the outer optimizer."""
+    torch = pytest.importorskip("torch")
+    size, inner, outer, rate = 200, 7, 6, 0.05
+
+    def curvature(box):
+        return torch.from_numpy(numpy.random.default_rng(box).uniform(0.5, 2, size).astype("float32"))
+
+    def target(box):
+        return torch.from_numpy(numpy.random.default_rng(100 + box).standard_normal(size).astype("float32"))
+
+    model = torch.nn.Parameter(torch.zeros(size))
+    optimizer = torch.optim.SGD([model], lr=0.7, momentum=0.9, nesterov=True)
+    for _ in range(outer):
+        ends = []
+        for box in range(3):
+            w = model.detach().clone()
+            for _ in range(inner):
+                w -= rate * curvature(box) * (w - target(box))
+            ends.append(w)
+        model.grad = model.detach() - torch.stack(ends).mean(0)
+        optimizer.step()
+
+    def steps(worker, w, box):
+        for _ in range(inner):
+            values = torch.from_numpy(w.pull())
+            w.push((curvature(box) * (values - target(box))).numpy())
+            worker.step()
+
+    with contextlib.ExitStack() as stack:
+        names = [f"{job}-{box}" for box in range(3)]
+        for name in names:
+            stack.enter_context(ps_shm.Server(name, lr=rate, mode="async"))
+        workers = [stack.enter_context(ps_shm.Worker(name)) for name in names]
+        variables = [worker.variable("w", numpy.zeros(size, "float32")) for worker in workers]
+        for worker in workers:
+            worker.step()
+        options = [_options.parse(["--job", name, "--box", str(box), "--boxes", "3", "--meet", "none", "--outer", "nesterov"])
+                   for box, name in enumerate(names)]
+        bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, ThreadGroup.make(3))]
+        together([bridge.join for bridge in bridges])
+        for bridge in bridges:
+            bridge.resolve()
+        for _ in range(outer):
+            for box in range(3):
+                steps(workers[box], variables[box], box)
+            assert all(together([bridge.round for bridge in bridges]))
+            assert all((bridge.state.anchor == bridges[0].state.anchor).all() for bridge in bridges)
+        anchor, expected = bridges[0].state.anchor[:size], model.detach().numpy()
+        assert numpy.abs(anchor - expected).max() < 4e-6 and numpy.abs(expected).max() > 1
+        assert all(numpy.abs(variable.pull() - anchor).max() < 1e-6 for variable in variables)  # nothing beside the anchor
+        for bridge in bridges:
+            bridge.state.remove()
+
+
+def test_values_that_are_not_finite_do_not_cross(job, tmp_path):
+    def poisoned(box, number, name, size):
+        gradient = numpy.ones(size, "float32")
+        if box.number == 1 and number == 50:
+            gradient[0] = numpy.nan
+        return gradient
+
+    with Boxes(job, tmp_path, count=2, gradient=poisoned, heal=True) as boxes:
+        boxes.start()
+        wait_until(lambda: "not finite" in boxes[1].text(), "the bridge's notice")
+        boxes.after_rounds(2)
+        anchors = boxes.end()
+        assert numpy.isfinite(anchors[0]["d"]).all() and numpy.isfinite(anchors[1]["d"]).all()
+        assert [one["dropped_steps"] > 0 for box in boxes for one in box.records() if one.get("end")] == [False, True]
+
+
+def test_jobs_that_differ_are_refused_with_what_differs(job, tmp_path):
+    with Boxes(job, tmp_path, count=2) as boxes:
+        boxes[0].start_bridge()
+        boxes[1].start_bridge(wire="int8")
+        for box in boxes:
+            box.bridge.join(60)
+            assert box.bridge.exitcode == 1
+            assert "boxes 0 and 1 differ in --wire: float32 and int8" in box.text()
+        boxes[1].end_job()
+        boxes.variables = {"c": (4, "versioned"), "d": (5000, "versioned")}
+        boxes[1].start_job()
+        boxes[0].start_bridge()
+        boxes[1].start_bridge()
+        for box in boxes:
+            box.bridge.join(60)
+            assert "the jobs of boxes 0 and 1 differ in variable 'c': (3,) and (4,)" in box.text()
+
+
+def test_a_job_has_one_bridge(job, tmp_path):
+    with Boxes(job, tmp_path, count=1) as boxes:
+        boxes.start()
+        first, boxes[0].bridge = boxes[0].bridge, None
+        boxes[0].start_bridge()
+        boxes[0].bridge.join(60)
+        assert boxes[0].bridge.exitcode == 1 and "has a bridge already" in boxes[0].text()
+        boxes[0].bridge = first
+        boxes.end()
+
+
+def test_inspect_shm_shows_the_bridge(job, tmp_path):
+    with Boxes(job, tmp_path, count=2) as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        show = [TOOLS / "inspect_shm", "show", "--job", boxes[0].job]
+        shown = json.loads(subprocess.run([*show, "--json"], check=True, capture_output=True).stdout)["bridge"]
+        assert shown["alive"] and shown["boxes"] == 2 and shown["members"] == [0, 1] and shown["round"] > 0
+        text = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+        assert "bridge of box 0 of 2: alive, round " in text and "norm of the difference" in text
+        metrics = subprocess.run([TOOLS / "inspect_shm", "metrics"], check=True, capture_output=True, text=True).stdout
+        assert f'ps_shm_bridge_boxes{{job="{boxes[0].job}"}} 2' in metrics
+        boxes[0].kill_bridge()
+        shown = json.loads(subprocess.run([*show, "--json"], check=True, capture_output=True).stdout)["bridge"]
+        assert not shown["alive"]
+        boxes[0].start_bridge()
+        boxes.after_rounds(1)
+        boxes.end()
+
+
+def run_module(*arguments, **variables):
+    return subprocess.run([sys.executable, "-m", "ps_shm.bridge", *arguments], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, **variables})
+
+
+def test_the_program_says_what_is_wrong(tmp_path):
+    assert "--meet is required" in run_module("--job", "none", "--box", "0", "--boxes", "2").stderr
+    assert "the boxes are 0 to 1" in run_module("--job", "none", "--box", "2", "--boxes", "2", "--meet", "a").stderr
+    assert "'a:b' is not HOST:PORT" in run_module("--meet", "a:b").stderr
+    assert "has to be longer than --seconds" in run_module(
+        "--job", "none", "--meet", "a", "--timeout", "1", RANK="0", WORLD_SIZE="1").stderr
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    without = run_module(PYTHONPATH=f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
+    assert without.returncode == 1 and "pip install torch" in without.stderr
+
+
+def test_launch_shm_starts_it_and_starts_it_again(job, tmp_path):
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    meet = f"127.0.0.1:{free_port()}"
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
+    reports = [tmp_path / f"report.{box}" for box in range(2)]
+    launches = [
+        subprocess.Popen(
+            [TOOLS / "launch_shm", "--job", f"{job}-{box}", "--workers", "1", "--mode", "async", "--model", "count", "--steps",
+             "1000000000", "--bridge", f"{meet}/2 --box {box} --every 50 --seconds 1 --report {report}"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        for box, report in enumerate(reports)
+    ]  # fmt: skip
+
+    def rounds(box):
+        return sum("norm" in line for line in reports[box].read_text().splitlines()) if reports[box].exists() else 0
+
+    wait_until(lambda: rounds(0) > 1 and rounds(1) > 1, "rounds")
+    bridge = int(subprocess.run(["pgrep", "-f", f"ps_shm.bridge --job {job}-1 "], capture_output=True, text=True).stdout)
+    os.kill(bridge, signal.SIGKILL)
+    before = rounds(1)
+    wait_until(lambda: rounds(1) > before + 1, "rounds after the death")
+    for launch in launches:
+        launch.send_signal(signal.SIGINT)
+    texts = [launch.communicate(timeout=60)[0] for launch in launches]
+    assert "bridge was killed by signal 9 (Killed); the workers continue, and it is started again" in texts[1]
+    assert "interrupted at step" in texts[0]
