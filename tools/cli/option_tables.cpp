@@ -310,6 +310,10 @@ const Settings<LaunchSettings>& launch_options() {
          "remove a dead job of this name even if it holds a result"},
         {"restart-workers", config::flag(&L::restart_workers), kWorkers, kLaunch,
          "start a replacement for each worker that dies"},
+        {"bridge", config::text(&L::bridge, "HOST:PORT/BOXES"), kWorkers, kLaunch,
+         "join this box's job with those of other boxes: start python -m ps_shm.bridge beside the workers, and again when "
+         "it dies; box 0 is reached at HOST:PORT; more of its options may follow, after spaces: 'box0:29400/3 --box 1 "
+         "--wire bfloat16'", {.otherwise = "none"}},
         {"json", config::flag(&L::json), kOutput, kLaunch,
          "print one JSON object to stdout at the end, and all other output to stderr", {.common = kLaunch}},
         {"verbose", config::flag(&L::verbose), kOutput, kLaunch, "show all output of the ps and the workers"},

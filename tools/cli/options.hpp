@@ -155,6 +155,7 @@ struct LaunchSettings {
   std::vector<std::string> command;        // as typed, with the program's name
   std::vector<std::string> job_arguments;  // as given on the command line: a recording stores them for its replay
   std::vector<std::string> program;        // runs instead of worker_shm: a program and its arguments; empty: worker_shm
+  std::string bridge;                      // empty: none; HOST:PORT[,...]/BOXES and options of ps_shm.bridge
   bool restart_workers = false, replace = false;
   bool json = false, verbose = false;
 };

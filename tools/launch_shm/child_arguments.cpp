@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "cli/command_line.hpp"
 #include "cli/option_tables.hpp"
+#include "ps_shm/errors.hpp"
 
 namespace ps_shm::tools {
 namespace {
@@ -71,6 +74,21 @@ WorkerSettings evaluator_settings(const LaunchSettings& launch) {
   evaluator.every = launch.evaluate_every;
   evaluator.publication = launch.ps.publish.name;
   return evaluator;
+}
+
+std::vector<std::string> bridge_arguments(const LaunchSettings& launch) {
+  std::istringstream words(launch.bridge);
+  std::string place;
+  words >> place;
+  const std::size_t slash = place.rfind('/');
+  if (slash == 0 || slash == std::string::npos || slash + 1 == place.size())
+    throw Error(fmt::format("--bridge '{}': it begins with HOST:PORT/BOXES", launch.bridge));
+  Arguments all = {"-m",     "ps_shm.bridge",        "--job",   launch.ps.job.job,
+                   "--meet", place.substr(0, slash), "--boxes", place.substr(slash + 1)};
+  if (!launch.ps.job.group.empty()) all.insert(all.end(), {"--group", launch.ps.job.group});
+  if (launch.training.on_nan == OnNan::kSkip) all.emplace_back("--heal");
+  for (std::string word; words >> word;) all.push_back(word);
+  return all;
 }
 
 std::vector<std::string> program_variables(const LaunchSettings& launch, std::uint32_t rank) {

@@ -19,6 +19,9 @@ WorkerSettings worker_settings(const LaunchSettings& launch, std::uint32_t rank,
 WorkerSettings evaluator_settings(const LaunchSettings& launch);
 
 // The environment of a program that runs as a worker: RANK, LOCAL_RANK, WORLD_SIZE, PS_SHM_JOB.
+// Of python -m ps_shm.bridge: its arguments behind the module. Throws Error if --bridge is no place.
+std::vector<std::string> bridge_arguments(const LaunchSettings& launch);
+
 std::vector<std::string> program_variables(const LaunchSettings& launch, std::uint32_t rank);
 
 }  // namespace ps_shm::tools

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -27,7 +26,6 @@
 namespace ps_shm::tools {
 namespace {
 
-constexpr int kTickMs = 100;          // maximum delay until a signal is noticed
 constexpr int kMaxEarlyFailures = 5;  // children that ended by themselves before they began to work
 constexpr int kMaxEarlyKills = 20;    // including pauses: half a minute, in which the cause may disappear
 constexpr double kFirstPauseSeconds = 0.1, kLongestPauseSeconds = 2;  // before a replacement; doubled each time
@@ -35,10 +33,6 @@ constexpr double kPsEndsSeconds = 3;           // a ps that ends by itself takes
 constexpr double kEvaluatorSpeaksSeconds = 1;  // it reports immediately what it has found
 constexpr double kCleanEndSeconds = 8;         // a ps waits up to 5 s for workers that do not respond
 constexpr double kSavingSeconds = 600;         // and may have to write a checkpoint; a second signal ends it at once
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A message of a child without the child's name, with which it may begin.
 std::string without_title(const Child& child, const std::string& message) {
@@ -63,6 +57,7 @@ Launch::Launch(const LaunchSettings& settings)
       settings_(completed(settings, workload_.get())) {
   const JobConfig& job = settings_.ps.job;
   const TrainingSettings& training = settings_.training;
+  if (!settings_.bridge.empty()) static_cast<void>(bridge_arguments(settings_));  // checks it
   if (has_program()) {
     target_steps_ = job.steps;
   } else if (!workload_) {
@@ -114,12 +109,14 @@ int Launch::run_job() {
   if (stop_requests() == 0 && settings_.evaluate_every.is_given())
     evaluator_.emplace("evaluator", "worker_shm", worker_arguments(evaluator_settings(settings_)));
   if (stop_requests() == 0) start_workers();
+  if (stop_requests() == 0) start_bridge();
   while (is_any_worker_running() || is_pausing_) {
     attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
     if (curve_) curve_->look(*view_);
     note_beginnings();
     keep_ps();
     keep_number();
+    keep_bridge();
     call_off();
     begin_next_lives();
     show_progress();
@@ -132,6 +129,7 @@ int Launch::run_job() {
   if (traces_) attempt([this] { traces_->merge(); });
   if (!settings_.save.empty()) attempt([this] { progress_->print("launch_shm: " + save_result(*view_, settings_)); });
   end_ps();
+  end_bridge();
   end_evaluator();
   report_evaluations();
   if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
@@ -280,12 +278,14 @@ std::vector<Child*> Launch::children() {
   for (Child& server : servers_) all.push_back(&server);
   for (Member& member : workers_) all.push_back(&member.child);
   if (evaluator_) all.push_back(&*evaluator_);
+  for (Child& bridge : bridges_) all.push_back(&bridge);
   return all;
 }
 
 void Launch::send_all(int signal) {
   for (Member& member : workers_) member.child.send(signal);
   if (evaluator_) evaluator_->send(signal);
+  for (Child& bridge : bridges_) bridge.send(signal);
   for (Child& server : servers_) server.send(signal);
 }
 
@@ -319,6 +319,11 @@ void Launch::attend(int timeout_ms) {
 
 void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
   const bool of_ps = is_ps(child);
+  if (!bridges_.empty() && &child == &bridges_.back()) {
+    if (line.find(": joined job ") != std::string::npos) bridge_has_joined_ = true;
+    if (line.find(": group of ") != std::string::npos) bridge_failures_ = 0;
+    return progress_->print(line);
+  }
   if (has_program() && !of_ps && !is_error && !settings_.json) {
     progress_->clear();
     write_out(line + "\n");
@@ -396,6 +401,8 @@ void Launch::note_ends() {
     evaluator_failed_ = true;
     progress_->print_error(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));
   }
+  for (const Child& bridge : bridges_)
+    if (is_news(bridge)) note_bridge_end(bridge);
   if (!view_ || !is_news(ps())) return;
   const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
   const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;

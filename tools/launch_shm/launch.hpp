@@ -1,6 +1,7 @@
 // A complete job: a ps and its workers as children, supervised from their start to the summary.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -24,6 +25,12 @@
 #include "report/summary.hpp"
 
 namespace ps_shm::tools {
+
+inline constexpr int kTickMs = 100;  // maximum delay until a signal is noticed
+
+inline double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 class Launch {
  public:
@@ -83,6 +90,10 @@ class Launch {
   Child& ps() { return servers_.back(); }
   std::vector<Child*> children();
   bool is_ps(const Child& child) const;
+  void start_bridge();
+  void keep_bridge();
+  void note_bridge_end(const Child& bridge);
+  void end_bridge();
   void end_evaluator();
   void take_evaluation(const report::Json& json);
   void report_evaluations();
@@ -110,8 +121,13 @@ class Launch {
   std::map<std::uint32_t, double> began_of_;  // when a rank's first owner joined, if owners are replaced
   std::optional<Child> evaluator_;
   bool evaluator_failed_ = false;
-  bool evaluates_ = false;                               // it has found its publication
-  std::vector<report::CurvePoint> evaluations_;          // with Unix time in seconds
+  bool evaluates_ = false;                       // it has found its publication
+  std::vector<report::CurvePoint> evaluations_;  // with Unix time in seconds
+  std::deque<Child> bridges_;                    // the last one is the bridge to other boxes
+  bool wants_bridge_ = false;                    // start another one at bridge_at_
+  bool bridge_has_joined_ = false;               // the last one has found the job
+  int bridge_failures_ = 0;                      // since it was last in a group
+  double bridge_at_ = 0.0;
   std::deque<Child> servers_;                            // the last one is the ps; destroyed before the workers
   std::map<const Child*, std::string> error_of_;         // the last error message of a program
   std::map<const Child*, report::Json> last_object_of_;  // the JSON object that a worker printed at its end
