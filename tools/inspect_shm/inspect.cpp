@@ -99,6 +99,7 @@ Json show_job(const std::string& job) {
                        {"age_seconds", info.snapshots == 0 ? Json() : Json(info.snapshot_age_seconds)},
                        {"held", info.has_snapshot},
                        {"pushes_wait", info.is_pausing_pushes}};
+  shown["bridge"] = bridge_of(job, info.instance);
   shown["segments"] = Json::array();
   std::vector<std::string> names = shm::list_segments(shm::control_name(job) + ".");
   names.insert(names.begin(), shm::control_name(job));
@@ -120,7 +121,7 @@ Json show_job(const std::string& job) {
   shown["bytes"] = {
       {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
       {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables},     {"spares", bytes.free_buffers},   {"words", bytes.words},
+      {"tables", bytes.tables},     {"bridge", bytes.bridge}, {"spares", bytes.free_buffers},   {"words", bytes.words},
       {"padding", bytes.padding},   {"control", bytes.control},       {"total", bytes.total()}};
   return shown;
 }

@@ -64,7 +64,8 @@ void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
                                                          {"reserves", bytes.reserves},
                                                          {"gradients", bytes.gradients},
                                                          {"shared_data", bytes.shared_data},
-                                                         {"tables", bytes.tables}};
+                                                         {"tables", bytes.tables},
+                                                         {"bridge", bytes.bridge}};
   for (const auto& [part, count] : parts)
     out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", part}}, double(count));
 }
@@ -149,6 +150,25 @@ void add_tables(Families& out, const std::string& job, const JobView& view) {
   }
 }
 
+void add_bridge(Families& out, const std::string& job, std::uint64_t instance) {
+  const Json bridge = bridge_of(job, instance);
+  if (bridge.is_null() || bridge.contains("error")) return;
+  const Labels of = {{"job", job}};
+  const auto number = [&](const char* name) { return bridge[name].is_number() ? bridge[name].get<double>() : 0.0; };
+  out.gauge("ps_shm_bridge_alive", "1 if the bridge to other boxes is alive.", of, bridge["alive"] ? 1 : 0);
+  out.gauge("ps_shm_bridge_boxes", "Boxes that took part in its last round.", of, double(bridge["members"].size()));
+  out.counter("ps_shm_bridge_rounds_total", "Rounds of all boxes.", of, number("round"));
+  if (!bridge["age_seconds"].is_null())
+    out.gauge("ps_shm_bridge_round_age_seconds", "Time since its last round.", of, number("age_seconds"));
+  out.gauge("ps_shm_bridge_round_seconds", "Time that the last round took.", of, number("seconds"));
+  out.gauge("ps_shm_bridge_round_sent_bytes", "Bytes that this box sent in the last round.", of, number("bytes"));
+  out.gauge("ps_shm_bridge_difference_norm", "Norm of what the boxes had done in the last round.", of, number("norm"));
+  out.counter("ps_shm_bridge_dropped_elements_total", "Elements whose change was in doubt after a death.", of,
+              number("dropped"));
+  out.counter("ps_shm_bridge_dropped_steps_total", "Steps of this box that were not finite.", of,
+              number("dropped_steps"));
+}
+
 void add_job(Families& out, const std::string& job, bool has_values) {
   const JobView view(job);
   const JobInfo info = view.info();
@@ -167,6 +187,7 @@ void add_job(Families& out, const std::string& job, bool has_values) {
   add_staleness(out, job, view);
   add_variables(out, job, view, has_values);
   add_tables(out, job, view);
+  add_bridge(out, job, info.instance);
 }
 
 std::vector<MetricFamily> collect(const MetricsRequest& request) {

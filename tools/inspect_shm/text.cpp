@@ -133,6 +133,25 @@ std::string header_as_text(const Json& shown) {
   return text + "inspect it with the inspect_shm of its programs' build\n";
 }
 
+// Null: nothing.
+std::string bridge_as_text(const Json& bridge) {
+  if (bridge.is_null()) return {};
+  if (bridge.contains("error")) return fmt::format("bridge: {}\n", cell(bridge["error"]));
+  std::string text = fmt::format("bridge of box {} of {}: {}, round {}, with boxes ", cell(bridge["box"]),
+                                 cell(bridge["boxes"]), bridge["alive"] ? "alive" : "dead", cell(bridge["round"]));
+  std::vector<std::string> members;
+  for (const Json& member : bridge["members"]) members.push_back(cell(member));
+  text += members.empty() ? std::string("-") : fmt::format("{}", fmt::join(members, ", "));
+  if (!bridge["age_seconds"].is_null())
+    text += fmt::format("\n  last round {} ago: {} s, {} sent, norm of the difference {}",
+                        age_as_text(bridge["age_seconds"]), cell(bridge["seconds"]), bytes_as_text(bridge["bytes"]),
+                        cell(bridge["norm"]));
+  if (bridge["dropped"] != 0 || bridge["dropped_steps"] != 0)
+    text += fmt::format("\n  dropped of this box's work: {} elements in doubt, {} steps that were not finite",
+                        cell(bridge["dropped"]), cell(bridge["dropped_steps"]));
+  return text + "\n";
+}
+
 }  // namespace
 
 std::string job_as_text(const Json& shown, Columns columns) {
@@ -149,7 +168,7 @@ std::string job_as_text(const Json& shown, Columns columns) {
     text +=
         fmt::format("snapshot {}: taken {} ago, {}{}\n", cell(snapshot["epoch"]), age_as_text(snapshot["age_seconds"]),
                     snapshot["held"] ? "held" : "given back", snapshot["pushes_wait"] ? "; pushes wait for it" : "");
-  text += settings_as_text(shown, columns) + "segments\n";
+  text += bridge_as_text(shown["bridge"]) + settings_as_text(shown, columns) + "segments\n";
   for (const Json& segment : shown["segments"])
     text += fmt::format("  {:<24} {:>12}\n", cell(segment["name"]), bytes_as_text(segment["bytes"]));
   text += "shards\n";
@@ -163,8 +182,8 @@ std::string job_as_text(const Json& shown, Columns columns) {
   const double total = bytes["total"].get<double>();
   text += "memory use\n";
   std::vector<std::string> parts;
-  for (const char* key : {"values", "optimizer_slots", "tables", "accumulators", "gradients", "shared_data", "spares",
-                          "words", "reserves", "padding", "control"})
+  for (const char* key : {"values", "optimizer_slots", "tables", "accumulators", "gradients", "shared_data", "bridge",
+                          "spares", "words", "reserves", "padding", "control"})
     if (!columns || bytes[key] != 0)
       parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
                                   100 * bytes[key].get<double>() / total));

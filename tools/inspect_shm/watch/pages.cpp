@@ -128,7 +128,8 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   for (const auto& [name, count] :
        {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
         std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
-        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data), std::pair("tables", bytes.tables)})
+        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data), std::pair("tables", bytes.tables),
+        std::pair("bridge", bytes.bridge)})
     if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
   lines.push_back(labelled("memory", memory));
   std::size_t served = 0;
