@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Trains one job of all workers, several jobs alone, and the same jobs with bridges; prints a Markdown table.
+
+    benches/boxes.py                       three boxes of two workers on the embedded digits; a minute on two cores
+    benches/boxes.py --data FOLDER         on MNIST or another folder of IDX files
+    benches/boxes.py --overlap             instead: what it costs that the boxes go on during a round, in one process
+
+All boxes are on this machine, and their bridges talk over loopback; --delay keeps the workers from filling its cores. The
+python3 on the PATH needs the package ps_shm (PYTHONPATH names that of a build folder) and PyTorch.
+"""
+import argparse
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def start(options, name, workers, steps, seed, *more):
+    data = ["--data", options.data] if options.data else []
+    command = [str(options.tools / "launch_shm"), "--job", f"boxes-{os.getpid()}-{name}", "--workers", str(workers), "--steps",
+               str(steps), "--seed", str(seed), "--delay", options.delay, "--mode", options.mode, "--json", *data, *more]
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                            env=environment)
+
+
+def results_of(launches):
+    results = []
+    for launch in launches:
+        out, error = launch.communicate(timeout=3600)
+        if launch.returncode != 0:
+            sys.exit(f"{' '.join(launch.args)}\n{error}")
+        results.append(json.loads(out))
+    return results
+
+
+def row(label, results, rounds="", sent=""):
+    accuracies = [result["test_accuracy"] for result in results]
+    shown = f"{min(accuracies):.4f}" + (f" to {max(accuracies):.4f}" if len(accuracies) > 1 else "")
+    print(f"| {label} | {sum(result['global_step'] for result in results)} | {shown} | {rounds} | {sent} |", flush=True)
+
+
+def compare(options):
+    boxes, workers, steps = options.boxes, options.workers, options.steps
+    print("| | steps in all | test accuracy | rounds | MB out of a box |\n|---|---:|---:|---:|---:|")
+    row(f"one box of {boxes * workers} workers", results_of([start(options, "one", boxes * workers, boxes * steps, 1)]))
+    row(f"{boxes} boxes of {workers}, alone",
+        results_of([start(options, f"alone{box}", workers, steps, 1 + box) for box in range(boxes)]))
+    for bridge in options.bridge:
+        with tempfile.TemporaryDirectory() as folder:
+            meet = f"127.0.0.1:{free_port()}"
+            launches = [
+                start(options, f"box{box}", workers, steps, 1 + box, "--bridge",
+                      f"{meet}/{boxes} --box {box} --report {folder}/{box} {bridge}")
+                for box in range(boxes)
+            ]
+            results = results_of(launches)
+            lines = [json.loads(line) for line in pathlib.Path(folder, "0").read_text().splitlines()]
+        rounds = [line for line in lines if "norm" in line]
+        row(f"with bridges, {bridge}", results, len(rounds), f"{sum(line['bytes'] for line in rounds) / 1e6:.2f}")
+        for part in ("waited", "summed", "given"):
+            print(f"  {part}: {1e3 * statistics.median(line[part] for line in rounds):.1f} ms", file=sys.stderr)
+
+
+def overlap(options):
+    """DiLoCo on the digits, whose boxes go on for `late` of 20 steps before they get a round's result."""
+    import torch
+
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "examples/python"))
+    import digits
+
+    train_images, train_labels = digits.load("train")
+    test_images, test_labels = digits.load("test")
+    inner, outer, boxes = 20, 30, options.boxes
+
+    def run(seed, late):
+        torch.manual_seed(seed)
+        model = digits.model()
+        parameters = list(model.parameters())
+
+        def put(flat):
+            for one, values in zip(parameters, flat.split([p.numel() for p in parameters])):
+                one.data.copy_(values.view_as(one))
+
+        def steps(box, count):
+            put(values[box])
+            for _ in range(count):
+                batch = torch.randint(len(train_images), (16,), generator=orders[box])
+                model.zero_grad()
+                torch.nn.functional.cross_entropy(model(train_images[batch]), train_labels[batch]).backward()
+                for one in parameters:
+                    one.data.sub_(0.1 * one.grad)
+            values[box] = torch.cat([one.detach().ravel() for one in parameters])
+
+        anchor = torch.cat([one.detach().ravel() for one in parameters])
+        values, orders = [anchor.clone() for _ in range(boxes)], [torch.Generator().manual_seed(100 * seed + b) for b in range(boxes)]
+        velocity = torch.zeros_like(anchor)
+        for number in range(outer):
+            for box in range(boxes):
+                steps(box, inner - (late if number else 0))
+            sent = [one.clone() for one in values]
+            mean = sum(one - anchor for one in sent) / boxes
+            for box in range(boxes):
+                steps(box, late)
+            velocity = 0.9 * velocity - mean
+            anchor = anchor - 0.7 * (0.9 * velocity - mean)
+            values = [one + (anchor - cut) for one, cut in zip(values, sent)]
+        put(anchor)
+        with torch.no_grad():
+            out = model(test_images)
+        return (float((out.argmax(1) == test_labels).float().mean()), float(torch.nn.functional.cross_entropy(out, test_labels)))
+
+    torch.set_num_threads(1)
+    print("| steps of 20 during a round | test accuracy | test loss |\n|---:|---:|---:|")
+    for late in (0, 1, 5, 10):
+        found = [run(seed, late) for seed in range(options.seeds)]
+        accuracy, loss = (statistics.mean(one[k] for one in found) for k in (0, 1))
+        print(f"| {late} | {accuracy:.4f} | {loss:.3f} |", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tools", type=pathlib.Path, default=pathlib.Path("build/test/tools"), help="folder of launch_shm")
+    parser.add_argument("--boxes", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2, help="of each box")
+    parser.add_argument("--steps", type=int, default=2000, help="of each box")
+    parser.add_argument("--mode", default="async")
+    parser.add_argument("--delay", default="all:4ms")
+    parser.add_argument("--data", default="", help="folder of IDX files")
+    parser.add_argument("--bridge", action="append", help="options of the bridges; may be repeated")
+    parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--seeds", type=int, default=4, help="--overlap: runs of which the mean is shown")
+    options = parser.parse_args()
+    nesterov = "--every 100 --outer nesterov"
+    options.bridge = options.bridge or [f"{nesterov} --wire {wire}" for wire in ("float32", "bfloat16", "int8")]
+    (overlap if options.overlap else compare)(options)
+
+
+if __name__ == "__main__":
+    main()
