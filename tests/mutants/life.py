@@ -374,6 +374,26 @@ MUTANTS = {
              "  const int descriptor = ::open(path, flags, mode);"),
         ],
     },
+    "lock_on_low_descriptor": {
+        "breaks": "The descriptor with a process's lock keeps its low number, so the lock goes last.",
+        "rule": "locks.L6",
+        "tests": ['segment "segment: a raised descriptor has*"'],
+        "file": "src/shm/base/open_file.cpp",
+        "changes": [
+            ("  if (entry_->descriptor >= first) return;",
+             "  if (entry_->descriptor >= 0) return;"),
+        ],
+    },
+    "hidden_names_stay": {
+        "breaks": "Hidden files of dead creators stay, where files cannot be without a name.",
+        "rule": "names.N1",
+        "tests": ['segment "segment: where files cannot be*"'],
+        "file": "src/shm/segment/segment.cpp",
+        "changes": [
+            ("    if (dead.open(path_of(left).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK) && try_lock(dead)) unlink_segment(left);",
+             "    static_cast<void>(dead), static_cast<void>(left);"),
+        ],
+    },
     "fork_keeps_descriptors": {
         "breaks": "A forked child keeps the descriptors, and with them the locks.",
         "rule": "locks.L2",

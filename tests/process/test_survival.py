@@ -1,7 +1,9 @@
 """Single faults with the real programs: dead and stopped peers, a dead ps, leftovers, exhausted resources."""
+import contextlib
 import grp
 import json
 import os
+import pathlib
 import re
 import signal
 import tempfile
@@ -9,6 +11,7 @@ import time
 import unittest
 
 import support
+from closings import Closings
 from support import ProcessTest, children, run
 
 
@@ -23,9 +26,9 @@ def running_job(job):
 
 
 class Survival(ProcessTest):
-    def start_counting(self, workers, *options, steps=10**9, interval="1ms", env=None):
+    def start_counting(self, workers, *options, steps=10**9, interval="1ms", **how):
         return [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", steps, "--interval", interval,
-                           "--rank", rank, *options, env=env) for rank in range(workers)]
+                           "--rank", rank, *options, **how) for rank in range(workers)]
 
     def steps_of(self, rank):
         return next((w["steps"] for w in support.workers_of(self.job) or [] if w["rank"] == rank), 0)
@@ -230,6 +233,24 @@ class DeadServers(Survival):
         support.wait_for_line(launcher.stderr, "the others continue")
         gate.open()
         self.assertEqual(support.finish(launcher)[0], 1)
+
+
+class Releases(Survival):
+    def test_the_lock_of_a_killed_worker_is_free_before_its_other_files_are_released(self):
+        """The kernel may take long to release those, such as the context of a GPU or the memory of a large file."""
+        self.start_ps("--workers", "1", "--mode", "sync")
+        control, number = support.SHM / f"ps_shm.{self.job}", 300
+        with tempfile.TemporaryDirectory() as folder:
+            other = pathlib.Path(folder, "other")
+            opened = os.open(other, os.O_RDWR | os.O_CREAT)
+            os.dup2(opened, number)
+            [worker] = self.start_counting(1, pass_fds=[number])
+            os.close(opened)
+            os.close(number)
+            self.wait_for_steps(0)
+            with contextlib.closing(Closings(control, other)) as closings:
+                worker.kill()
+                self.assertEqual(closings.next(2, support.PATIENCE), [str(control), str(other)])
 
 
 class StoppedPeers(Survival):

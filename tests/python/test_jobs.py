@@ -1,4 +1,5 @@
 """Jobs from their start to their end, whatever happens to their processes."""
+import contextlib
 import gc
 import multiprocessing
 import os
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 import ps_shm
-from conftest import segments, wait_until
+from closings import Closings
+from conftest import PATIENCE, segments, wait_until
 
 
 def test_an_error_has_a_code_of_what_kind_of_failure_it_is(job):
@@ -317,6 +319,24 @@ def test_ctrl_c_ends_a_wait_and_the_job_goes_on(job, start):
             assert v.pull().tolist() == [-1] * 4
         code, out, err = program.finish()
         assert (code, out.strip()) == (0, "1"), err
+
+
+@pytest.mark.parametrize("what, segment", [("Worker", "ps_shm"), ("Subscriber", "ps_shm_publication")])
+def test_the_lock_of_a_killed_program_is_free_before_what_it_has_opened_later(job, start, tmp_path, what, segment):
+    text = f"""
+import os, signal, sys, ps_shm
+member = ps_shm.{what}(sys.argv[1])
+other = os.open(sys.argv[2], os.O_RDWR | os.O_CREAT)
+print(other)
+signal.pause()
+"""
+    control, other = f"/dev/shm/{segment}.{job}", str(tmp_path / "other")
+    with ps_shm.Server(job, workers=1), ps_shm.Publisher(job, {"v": np.zeros(4, np.float32)}):
+        program = start(text, job, other)
+        assert int(program.line()) > 2
+        with contextlib.closing(Closings(control, other)) as closings:
+            program.send(signal.SIGKILL)
+            assert closings.next(2, PATIENCE) == [control, other]
 
 
 def test_ctrl_c_ends_the_wait_for_a_job(job, start):

@@ -4,8 +4,10 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <mutex>
@@ -128,6 +130,20 @@ bool OpenFile::open(const char* path, int flags, unsigned mode) {
   if (entry->descriptor < 0) return false;
   entry_ = std::move(entry);
   return true;
+}
+
+void OpenFile::raise_descriptor() noexcept {
+  // The process's table of descriptors has 8 bytes for each number up to the highest, so the number must not depend on a
+  // limit of a billion, as containers have: the table for 4096 takes 32 KiB. A quarter of the numbers is for descriptors
+  // such as this.
+  constexpr rlim_t kEnd = 4096;
+  struct rlimit limit {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const int first = static_cast<int>(std::min(limit.rlim_cur, kEnd) / 4 * 3);
+  const std::lock_guard guard(open_files);
+  if (entry_->descriptor >= first) return;
+  const int raised = fcntl(entry_->descriptor, F_DUPFD_CLOEXEC, first);  // of the same open file, so with its locks
+  if (raised >= 0) ::close(std::exchange(entry_->descriptor, raised));
 }
 
 bool OpenFile::map(std::size_t bytes, Access access) {

@@ -85,6 +85,7 @@ bool Bundle::link() {
 }
 
 Bundle::Bundle(Segment segment) : segment_(std::move(segment)) {
+  segment_.raise_descriptor();
   spec_ = read_spec();
   place_tensors();
   check_tensors();

@@ -224,6 +224,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   job.trust_ = {.group = sharing.group};
   job.control_ = Segment::create(SegmentKind::kControl, 0, config.job, instance, control_bytes(ranks),
                                  control_bytes(ranks, kMaxVariables), sharing);
+  job.control_.raise_descriptor();
   write_settings(job.settings(), config::resolved(config));
   job.config_ = read_settings(job.settings(), config.job);
   write_live(job.state().live[0], config::live_of(job.config()),
@@ -350,6 +351,7 @@ std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, 
   outcome = attached.control_.open(control_name(job), access, trust);
   if (outcome == AttachOutcome::kAbsent || outcome == AttachOutcome::kBeingCreated) return std::nullopt;
   if (outcome != AttachOutcome::kReady) throw attach_error(outcome, control_name(job));
+  if (access == Access::kReadWrite) attached.control_.raise_descriptor();
   attached.trust_ = {.group = attached.control_.sharing().group, .anybody = trust.anybody};
   if (attached.control_.header().initial_bytes < kWorkersOffset)
     fail_damaged(control_name(job), "it is too short to be a control segment");

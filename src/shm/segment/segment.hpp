@@ -77,6 +77,9 @@ class Segment {
   // and kDamaged only the descriptor is held (for locks, see names.N2).
   AttachOutcome open(const std::string& name, Access access, const Trust& trust = {});
 
+  // For a segment through whose descriptor its process is known to be alive (locks.L6).
+  void raise_descriptor() noexcept { file_.raise_descriptor(); }
+
   // Makes this part of the mapping read-only. Requires: whole pages within the mapping.
   void protect(std::size_t begin, std::size_t bytes);
 
