@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <grp.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -107,6 +109,28 @@ std::size_t memory_of(const struct stat& status) noexcept {
   return static_cast<std::size_t>(status.st_blocks) * kBlock;
 }
 
+// For a file system without unnamed files (O_TMPFILE), such as gVisor's: opens a file whose name no process looks for. Its
+// creator holds a lock on it until it gets its real name, so hidden files without a lock are of dead processes, and are
+// removed here. False: errno says why.
+bool open_hidden(OpenFile& file, std::string& name) {
+  constexpr char kPrefix[] = ".ps_shm_new.";
+  const auto try_lock = [](const OpenFile& of) { return flock(of.descriptor(), LOCK_EX | LOCK_NB) == 0; };
+  for (const std::string& left : list_segments(kPrefix)) {
+    OpenFile dead;
+    if (dead.open(path_of(left).c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK) && try_lock(dead)) unlink_segment(left);
+  }
+  for (;;) {
+    OpenFile made;
+    name = fmt::format("{}{}.{}", kPrefix, getpid(), now_ns());
+    if (made.open(path_of(name).c_str(), O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW, kMode)) {
+      if (!try_lock(made) || !leads_to(name, made.descriptor())) continue;  // removed before it was locked
+      file = std::move(made);
+      return true;
+    }
+    if (errno != EEXIST) return false;
+  }
+}
+
 // Only for the part to be added: each page that exists already costs time, too.
 int fallocate_retrying(int descriptor, std::size_t begin, std::size_t end) {
   int error;
@@ -191,6 +215,7 @@ Segment& Segment::operator=(Segment&& other) noexcept {
     close();
     file_ = std::move(other.file_);
     name_ = std::move(other.name_);
+    hidden_name_ = std::exchange(other.hidden_name_, {});
     watch_ = std::move(other.watch_);
   }
   return *this;
@@ -201,6 +226,8 @@ Segment::~Segment() { close(); }
 void Segment::close() noexcept {
   covered_.leave_hint(0);
   watch_ = TruncationWatch();
+  if (!hidden_name_.empty() && descriptor() >= 0) unlink_segment(hidden_name_);  // not in a forked child
+  hidden_name_.clear();
   file_ = OpenFile();
 }
 
@@ -223,7 +250,8 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
   Segment segment;
   const std::string what = what_is_new(kind, job);
   segment.name_ = "(new: " + what + ")";
-  if (!segment.file_.open(kDirectory, O_TMPFILE | O_RDWR, kMode))
+  if (!segment.file_.open(kDirectory, O_TMPFILE | O_RDWR, kMode) &&
+      ((errno != EOPNOTSUPP && errno != EISDIR) || !open_hidden(segment.file_, segment.hidden_name_)))
     throw Error(fmt::format("cannot create a segment in /dev/shm: {}{}", std::strerror(errno),
                             advice(errno).empty() ? "; check that a tmpfs is mounted there and that you may write to it"
                                                   : advice(errno)),
@@ -280,6 +308,17 @@ std::string Segment::place_memory(std::optional<std::uint32_t> node, bool huge_p
 }
 
 bool Segment::link(const std::string& name) {
+  if (!hidden_name_.empty()) {
+    if (renameat2(AT_FDCWD, path_of(hidden_name_).c_str(), AT_FDCWD, path_of(name).c_str(), RENAME_NOREPLACE) != 0) {
+      if (errno == EEXIST) return false;
+      throw Error(fmt::format("cannot name the segment /dev/shm/{}: {}{}", name, std::strerror(errno), advice(errno)),
+                  config::code_of(errno));
+    }
+    flock(descriptor(), LOCK_UN);
+    hidden_name_.clear();
+    name_ = name;
+    return true;
+  }
   const std::string self = fmt::format("/proc/self/fd/{}", descriptor());
   if (linkat(AT_FDCWD, self.c_str(), AT_FDCWD, path_of(name).c_str(), AT_SYMLINK_FOLLOW) != 0) {
     const int error = errno;

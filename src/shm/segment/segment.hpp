@@ -131,6 +131,7 @@ class Segment {
 
   OpenFile file_;
   std::string name_;
+  std::string hidden_name_;  // of a new segment where files cannot be without a name; else empty
   TruncationWatch watch_;
   mutable AtomicShm<std::size_t> covered_;  // usable_bytes() at the last call of has_grown_to()
 };
