@@ -5,9 +5,10 @@
 //   slot.R1  thread 0 loads the word, acquire: it pairs with the swap (slot.W6) that published the buffer, and the
 //            barrier passes that on to the block. So the buffer's bytes are those of the word's version or newer ones.
 //   slot.R2  all threads load the bytes, relaxed, at system scope.
-//   slot.R3  each thread fences, the block synchronises, thread 0 loads the stamp. A pusher that reuses the buffer for
-//            another update stores the stamp "building" and fences (slot.W3) before its first byte. A thread that
-//            loaded one of its bytes finds that stamp or a later one after this fence. The bytes are then discarded.
+//   slot.R3  each thread fences (acquire), the block synchronises, thread 0 loads the stamp. A pusher that reuses the
+//            buffer for another update stores the stamp "building" and fences (release, slot.W3) before its first byte.
+//            So the fence of a thread that has loaded one of its bytes synchronises with the pusher's, and the barrier
+//            passes that on to thread 0, which finds that stamp or a later one. The bytes are then discarded.
 // Neither mutual exclusion nor an atomic read-modify-write is needed, only that aligned loads of mapped memory are
 // single accesses. The protocol is therefore correct on every bus.
 // For an in-place range the count of pushes is loaded first (acquire): its elements are of that time or later, each
@@ -86,7 +87,7 @@ __device__ std::uint64_t pull_versioned(const PulledPiece& piece, const ChunkFor
     if (found.buffer == nullptr) return kPullTorn;
     copy_from_system(piece.out, reinterpret_cast<const float*>(found.buffer + format.header_bytes),
                      piece.count);  // (slot.R2)
-    __threadfence_system();         // (slot.R3)
+    fence_system();                 // (slot.R3)
     __syncthreads();
     if (threadIdx.x == 0) {
       const std::uint64_t stamp = load_relaxed_system(reinterpret_cast<const std::uint64_t*>(found.buffer));

@@ -78,7 +78,7 @@ __device__ inline void take_vector(const void* from, float* to, std::uint32_t le
       to[0] = loaded.x;
       if (left > 1) to[1] = loaded.z;
     } else if (is_whole) {
-      *reinterpret_cast<float4*>(to) = loaded;
+      store_vector(reinterpret_cast<float4*>(to), loaded);
     } else {
       to[0] = loaded.x;
       if (left > 1) to[1] = loaded.y;

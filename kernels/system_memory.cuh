@@ -77,6 +77,18 @@ __device__ inline void add_relaxed_system(float* to, float value) {
   asm volatile("red.relaxed.sys.global.add.f32 [%0], %1;" : : "l"(global_address(to)), "f"(value) : "memory");
 }
 
+// Acquire and release at system scope. __threadfence_system() is sequentially consistent, for which a GPU waits longer.
+__device__ inline void fence_system() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+// An ordinary store of sixteen bytes in one request. The compiler splits an assignment of what an inline load has
+// returned into four.
+__device__ inline void store_vector(float4* to, float4 value) {
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(global_address(to)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
+               : "memory");
+}
+
 #if __CUDA_ARCH__ >= 900
 // Four adds in one request, each of which is atomic.
 __device__ inline void add_relaxed_system(float4* to, float4 value) {

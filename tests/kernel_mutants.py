@@ -30,7 +30,7 @@ MUTANTS = [
     ("pull_pieces", "const std::uint64_t word = load_acquire_system(piece.word);",
      "const std::uint64_t word = load_relaxed_system(piece.word);"),
     ("pull_pieces", "find_buffer(piece, format, found);\n    __syncthreads();", "find_buffer(piece, format, found);"),
-    ("pull_pieces", "    __threadfence_system();         // (slot.R3)\n", ""),
+    ("pull_pieces", "    fence_system();                 // (slot.R3)\n", ""),
     ("pull_pieces", "// (slot.R3)\n    __syncthreads();", "// (slot.R3)\n"),
     ("pull_pieces", "found.version);\n    }\n    __syncthreads();", "found.version);\n    }\n"),
     ("pull_pieces", "found.whole = stamp == (piece.stamp | found.version);", "found.whole = true;"),

@@ -13,7 +13,6 @@
 
 #include "cuda_runtime_api.h"
 #include "grid.hpp"
-#include "shm/base/atomic.hpp"
 
 #define __CUDA_ARCH__ 900
 #define __global__
@@ -46,10 +45,6 @@ inline int __syncthreads_or(int fact, int line = __builtin_LINE()) {
 }
 inline float __shfl_xor_sync(unsigned mask, float value, unsigned apart, int line = __builtin_LINE()) {
   return std::bit_cast<float>(ps_shm::on_cpu::exchange(line, mask, std::bit_cast<std::uint32_t>(value), apart));
-}
-inline void __threadfence_system() {
-  ps_shm::on_cpu::note(ps_shm::on_cpu::Access::kFence, nullptr, 0);
-  ps_shm::shm::fence_store_load();
 }
 
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }

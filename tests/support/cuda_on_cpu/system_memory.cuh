@@ -49,6 +49,14 @@ inline void store_release_system(std::uint32_t* to, std::uint32_t value) {
   store_single(to, value, on_cpu::Access::kStoreRelease);
 }
 
+inline void fence_system() {
+  on_cpu::note(on_cpu::Access::kFence, nullptr, 0);
+  __atomic_thread_fence(__ATOMIC_ACQ_REL);
+}
+inline void store_vector(float4* to, float4 value) {
+  *reinterpret_cast<float4*>(const_cast<void*>(on_cpu::whole(to, sizeof(float4)))) = value;
+}
+
 inline void add_relaxed_system(float* to, float value) {
   on_cpu::note(on_cpu::Access::kAdd, to, sizeof(float));
   auto* word = reinterpret_cast<std::uint32_t*>(to);
