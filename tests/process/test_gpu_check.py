@@ -1,6 +1,7 @@
 """Without a GPU, tools/gpu_check, --device cuda and --device auto report that there is none."""
 import glob
 import json
+import lzma
 import os
 import pathlib
 import subprocess
@@ -34,13 +35,23 @@ class Usage(unittest.TestCase):
 
 @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
 class WithoutGpu(support.ProcessTest):
-    def test_gpu_check_says_so_at_once_and_builds_nothing(self):
+    def test_gpu_check_says_so_at_once_also_in_the_json_and_builds_nothing(self):
         build = support.SOURCE / "build" / "gpu"
         before = build.exists()
-        code, out, _ = check()
-        self.assertEqual(code, 77)
-        self.assertRegex(out, r"^gpu_check: no GPU: .+\n$")
+        with tempfile.TemporaryDirectory() as folder:
+            report = pathlib.Path(folder) / "new" / "report.json"
+            code, out, _ = check("--json", report)
+            self.assertEqual(code, 77)
+            self.assertRegex(out, r"^gpu_check: no GPU: .+\n$")
+            self.assertEqual(out, f"gpu_check: no GPU: {json.loads(report.read_text())['no_gpu']}\n")
         self.assertEqual(build.exists(), before)
+
+    def test_what_was_packed_is_unpacked_all_the_same(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "lib").mkdir()
+            (pathlib.Path(folder) / "lib" / "libx.so.1.xz").write_bytes(lzma.compress(b"x"))
+            self.assertEqual(check("--prebuilt", folder, "--json", f"{folder}/report.json")[0], 77)
+            self.assertEqual((pathlib.Path(folder) / "lib" / "libx.so.1").read_bytes(), b"x")
 
     def test_so_do_the_checks_themselves_of_a_build_also_beside_a_dead_job(self):
         ps = self.start_ps("--workers", 1)
@@ -53,7 +64,7 @@ class WithoutGpu(support.ProcessTest):
                                   capture_output=True, text=True, timeout=support.PATIENCE)
             self.assertEqual(done.returncode, 77, done.stdout + done.stderr)
             self.assertRegex(done.stdout, r"^gpu_check: no GPU: .+\n$")
-            self.assertFalse(report.exists())
+            self.assertIn(json.loads(report.read_text())["no_gpu"], done.stdout)
         support.run("inspect_shm", "rm", "--job", self.job)
 
     def test_a_worker_that_must_have_a_gpu_fails_in_one_line(self):
@@ -81,17 +92,20 @@ GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-22)
 class Spread(support.ProcessTest):
     """launch_shm makes one GPU, or one MIG instance, visible to each worker."""
 
-    def shown(self, devices, **environment):
+    def shown(self, devices, *options, workers=4, **environment):
         """CUDA_VISIBLE_DEVICES of each worker, by rank; None if it is not set."""
         with tempfile.TemporaryDirectory() as folder:
             smi = pathlib.Path(folder) / "nvidia-smi"
             smi.write_text(f"#!/bin/sh\ncat <<'END'\n{MIG}END\n")
             smi.chmod(0o755)
             job = support.new_job()
-            process = self.start("launch_shm", "--job", job, "--model", "count", "--workers", 4, "--steps", 10 ** 7,
-                                 "--interval", "10ms", "--device", devices,
+            process = self.start("launch_shm", "--job", job, "--model", "count", "--steps", 10 ** 7,
+                                 "--interval", "10ms", "--device", devices, *(options or ("--workers", workers)),
                                  env={"PATH": f"{folder}:{os.environ['PATH']}", **environment})
-            support.wait_until(lambda: len(support.workers_of(job) or []) == 4, "four workers")
+            support.wait_until(lambda: len(support.workers_of(job) or []) >= workers, f"{workers} workers")
+            code, out, _ = support.run("inspect_shm", "show", "--job", job, "--json")
+            self.assertEqual(code, 0)
+            self.settings = json.loads(out)["settings"]
             found = {}
             for worker in support.workers_of(job):
                 variables = pathlib.Path(f"/proc/{worker['pid']}/environ").read_text().split("\0")
@@ -105,6 +119,15 @@ class Spread(support.ProcessTest):
     @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
     def test_ranks_go_round_all_instances_and_gpus(self):
         self.assertEqual(self.shown("auto"), {0: "MIG-aa", 1: "MIG-bb", 2: "GPU-22", 3: "MIG-aa"})
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_without_a_number_of_workers_there_is_one_for_each_instance_and_gpu_and_they_share_the_cores(self):
+        self.assertEqual(self.shown("auto", "--mode", "async", workers=2, CUDA_VISIBLE_DEVICES="5,7"), {0: "5", 1: "7"})
+        threads = min(max(len(os.sched_getaffinity(0)) // 2, 1), 8)
+        self.assertEqual([int(self.settings[name]) for name in ("workers", "threads")], [2, threads])
+        self.assertEqual(self.shown("auto", "--threads", 1, workers=1, CUDA_VISIBLE_DEVICES="5"), {0: "5"})
+        self.assertEqual([int(self.settings[name]) for name in ("workers", "threads")], [1, 1])
+        self.assertEqual(set(self.shown("auto,0:cpu", "--mode", "async", workers=3)), {0, 1, 2})
 
     @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
     def test_what_the_environment_names_is_what_there_is_and_the_cpu_sees_all_of_it(self):
@@ -130,6 +153,7 @@ print(json.dumps(dict(steps_per_second=100.0, per_worker=workers, value_min=tota
 """
 INSPECT = """#!{python}
 import json
+import lzma
 print(json.dumps(dict(cuda=dict(no_gpu=None, gpus=[dict(device=0, name="stand-in", pci_address="")]))))
 """
 BENCH = """#!{python}
@@ -177,10 +201,10 @@ class WithStandIns(unittest.TestCase):
         (info / "intro-tests.json").write_text(json.dumps(tests))
         self.json = self.build / "report.json"
 
-    def check(self, fault="", *options):
+    def check(self, fault="", *options, env=None):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
                                self.json, "--quick", *options], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}"})
+                              env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}", **(env or {})})
         return done.returncode, done.stdout + done.stderr, json.loads(self.json.read_text())
 
     def test_all_is_well(self):
@@ -202,6 +226,27 @@ class WithStandIns(unittest.TestCase):
         code, text, found = self.check("", "--part", "5")
         self.assertEqual(code, 0, text)
         self.assertEqual({check["part"] for check in found["checks"]}, {3, 5})
+
+    def test_what_failed_without_a_gpu_is_forgotten_once_there_is_one(self):
+        self.assertEqual(self.check("", "--part", "1")[0], 0)
+        code, text, found = self.check("", "--part", "5", "--no-gpu", "none here")
+        self.assertEqual((code, found["no_gpu"]), (77, "none here"), text)
+        self.assertIn("test", found)
+        code, text, found = self.check("", "--part", "5")
+        self.assertEqual(code, 0, text)
+        self.assertNotIn("no_gpu", found)
+
+    def test_programs_find_cublas_that_only_a_python_package_has(self):
+        folder = self.build / "packages" / "nvidia" / "cu13" / "lib"
+        folder.mkdir(parents=True)
+        (folder / "libcublas.so.13").touch()
+        tests = json.loads((self.build / "meson-info" / "intro-tests.json").read_text())
+        tests[0]["cmd"] = ["/bin/sh", "-c", f"case $LD_LIBRARY_PATH in /first:{folder}*) ;; *) exit 1;; esac"]
+        (self.build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
+        self.assertEqual(self.check("", "--part", "1")[0], 1)
+        found = {"PYTHONPATH": str(folder.parents[2]), "LD_LIBRARY_PATH": "/first"}
+        code, text, _ = self.check("", "--part", "1", env=found)
+        self.assertEqual(code, 0, text)
 
     def test_a_soak_lasts_and_says_what_it_saw(self):
         for fault in ("", "soak"):
@@ -231,11 +276,14 @@ class WithStandIns(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         there = {path.name for path in (packed / "lib").iterdir()}
         self.assertIn("libopenblas.so.0.xz", there)
+        self.assertNotIn("libgcc_s.so.1.xz", there)
+        self.assertIn("libgcc_s.so.1.xz", {path.name for path in (packed / "fallback").iterdir()})
         self.assertEqual({name for name in there if not name.endswith(".xz")}, set())
         self.build = packed
         self.assertEqual(self.check("", "--part", "1")[0], 0)
         for name in there:
             self.assertTrue((packed / "lib" / name.removesuffix(".xz")).exists())
+        self.assertFalse((packed / "lib" / "libgcc_s.so.1").exists(), "the box has one")
         run = {"LD_LIBRARY_PATH": str(packed / "lib")}
         found = subprocess.run(["/usr/bin/ldd", packed / "benches" / "gpu"], capture_output=True, text=True, env=run).stdout
         self.assertIn(f"{packed / 'lib'}/libopenblas.so.0", found)
@@ -250,7 +298,7 @@ class WithStandIns(unittest.TestCase):
 
     def test_tools_that_serialise_launches_do_not_see_the_test_whose_stream_waits_for_the_processor(self):
         sanitizer = self.build / "compute-sanitizer"
-        sanitizer.write_text("#!/bin/sh\ncase $* in *--test-case-exclude=*stream*) exit 0;; esac; exit 9\n")
+        sanitizer.write_text("#!/bin/sh\ncase $* in *--test-case-exclude=*stream*,gpu\\ deaths:*) exit 0;; esac; exit 9\n")
         sanitizer.chmod(0o755)
         code, text, found = self.check("", "--sanitize")
         self.assertEqual(code, 0, text)

@@ -11,6 +11,8 @@
 #include <doctest/doctest.h>
 
 #include "support/folder.hpp"
+#include "support/processes.hpp"
+#include "train/gpu/python_libraries.hpp"
 #include "train/log/span_log.hpp"
 #include "train/log/train_log.hpp"
 #include "train/loop/count_model.hpp"
@@ -24,6 +26,19 @@ using test::member;
 using test::mixed;
 using test::train_job;
 using test::Trained;
+
+TEST_CASE("gpu training: cuBLAS is found in the packages of a Python on PATH, and of the user") {
+  const test::Folder folder;
+  const std::string of_venv = folder.write("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libx.so.13", "");
+  const std::string of_user = folder.write(".local/lib/python3.10/site-packages/nvidia/cublas/lib/libx.so.13", "");
+  folder.write("venv/lib/python3.12/site-packages/nvidia/cu13/lib/libx.so.12", "");
+  test::Child child([&] {
+    setenv("PATH", ("/usr/games:" + folder.path("venv/bin")).c_str(), 1);
+    setenv("HOME", folder.path().c_str(), 1);
+    return train::libraries_of_python_packages("libx.so.13") == std::vector<std::string>{of_venv, of_user} ? 0 : 1;
+  });
+  CHECK(child.join() == 0);
+}
 
 TEST_CASE("gpu training: step by step it does the same as a CPU") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {

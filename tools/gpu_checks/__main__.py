@@ -1,5 +1,6 @@
 """What tools/gpu_check does once everything is built: runs the checks, prints a table, writes the JSON."""
 import argparse
+import contextlib
 import json
 import pathlib
 import sys
@@ -23,7 +24,7 @@ def doctor(tools):
 
 
 def check_benchmark(report, build, quick):
-    done = programs.run([build / "benches" / "gpu", *(["--quick"] if quick else [])], 240)
+    done = programs.run([build / "benches" / "gpu", *(["--quick"] if quick else [])], 400)
     try:
         found = json.loads(done.out)
     except ValueError:
@@ -84,11 +85,35 @@ def parts_of(report, build, settings):
     ]
 
 
+def begun_report(settings, data):
+    """A new one; of a single part, one that goes on with what other parts have written."""
+    report = table.Report(data)
+    if settings.part and settings.json.exists():
+        report.add_to(settings.json)
+    return report
+
+
+def say_no_gpu(settings, reason, cuda):
+    begun_report(settings, {"began_unix": time.time(), "quick": settings.quick, "cuda": cuda, "no_gpu": reason}).write(settings.json)
+    print(f"gpu_check: no GPU: {reason}")
+    return 77
+
+
+def keep_gpus_open():
+    """While a process has a GPU open, its driver stays as it is: a program that starts need not wait for it to be set up."""
+    opened = []
+    for path in sorted(pathlib.Path("/dev").glob("nvidia[0-9]*")):
+        with contextlib.suppress(OSError):
+            opened.append(open(path, "r+b", buffering=0))
+    return opened
+
+
 def main():
     parser = argparse.ArgumentParser(prog="tools/gpu_check")
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--pack", type=pathlib.Path)
+    parser.add_argument("--no-gpu", metavar="WHY", help="what tools/gpu_check has found out")
     parser.add_argument("--mnist", type=pathlib.Path)
     parser.add_argument("--part", type=int)
     parser.add_argument("--soak", type=float, default=0)
@@ -102,20 +127,23 @@ def main():
             print(f"gpu_check: {wrong}", file=sys.stderr)
         return 1 if wrong else 0
     pack.unpack(build)
+    if settings.no_gpu:
+        return say_no_gpu(settings, settings.no_gpu, {})
     for program in ("launch_shm", "inspect_shm"):
         if not (build / "tools" / program).exists():
             print(f"gpu_check: {build} has no tools/{program}", file=sys.stderr)
             return 1
 
     cuda, reason = doctor(build / "tools")
+    if reason and cuda is not None:
+        return say_no_gpu(settings, reason, cuda)
     if reason:
-        print(f"gpu_check: no GPU: {reason}" if cuda is not None else f"gpu_check: {reason}")
-        return 77 if cuda is not None else 1
+        print(f"gpu_check: {reason}")
+        return 1
 
     began = time.time()
-    report = table.Report({"began_unix": began, "quick": settings.quick, "cuda": cuda})
-    if settings.part and settings.json.exists():
-        report.add_to(settings.json)
+    report = begun_report(settings, {"began_unix": began, "quick": settings.quick, "cuda": cuda})
+    kept_open = keep_gpus_open()  # noqa: F841: until the process ends
     parts = parts_of(report, build, settings)
     if settings.part and not 1 <= settings.part <= len(parts):
         print(f"gpu_check: there are parts 1 to {len(parts)}", file=sys.stderr)

@@ -2,6 +2,7 @@
 
 The libraries are compressed: OpenBLAS alone would take more than half of what may travel.
 """
+import ctypes
 import json
 import lzma
 import pathlib
@@ -16,6 +17,9 @@ PROGRAMS = ("tools/launch_shm", "tools/ps_shm", "tools/worker_shm", "tools/inspe
 MOST_BYTES = 64 << 20
 # A box has its own: the C library goes with its kernel, libcuda with its driver.
 OF_THE_BOX = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda)\.so|ld-linux|linux-vdso")
+# Used only on a box that has none. Debian 12's need glibc 2.36, also if they are linked statically (arc4random), but what
+# uses them needs 2.34 only, so that an older box's own serve.
+AS_FALLBACK = re.compile(r"lib(stdc\+\+|gcc_s|archive)\.so")
 
 
 def libraries_of(program):
@@ -35,13 +39,22 @@ def compress(source, target):
     target.unlink()
 
 
+def has_library(name):
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True
+
+
 def unpack(folder):
     """Makes the libraries of a pack what they were; of a build folder nothing."""
-    for packed in folder.glob("lib/*.xz"):
-        if not packed.with_suffix("").exists():
-            half = packed.with_suffix(".half")
+    for packed in [*folder.glob("lib/*.xz"), *folder.glob("fallback/*.xz")]:
+        there = folder / "lib" / packed.stem
+        if not there.exists() and (packed.parent.name == "lib" or not has_library(there.name)):
+            half = there.with_name(there.name + ".half")
             half.write_bytes(lzma.decompress(packed.read_bytes()))
-            half.rename(packed.with_suffix(""))
+            half.rename(there)
 
 
 def pack(build, folder):
@@ -54,7 +67,7 @@ def pack(build, folder):
         libraries |= libraries_of(build / name)
         copy(build / name, folder / name)
     for library in libraries:
-        compress(library, folder / "lib" / library.name)
+        compress(library, folder / ("fallback" if AS_FALLBACK.match(library.name) else "lib") / library.name)
     info = folder / "meson-info"
     info.mkdir(exist_ok=True)
     tests = [{"name": name, "suite": ["gpu"], "cmd": command, "timeout": seconds, "env": env}

@@ -15,7 +15,8 @@ class Report:
         """Goes on with what other parts have written."""
         before = json.loads(path.read_text())
         self.checks = before.pop("checks")
-        self.data = {**before, "cuda": self.data["cuda"]}
+        before.pop("no_gpu", None)
+        self.data = {**before, **{key: self.data[key] for key in ("cuda", "no_gpu") if key in self.data}}
 
     def begin_part(self, number):
         """What an earlier run of it has said no longer counts."""

@@ -10,8 +10,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "train/gpu/python_libraries.hpp"
 
 namespace ps_shm::train {
 namespace {
@@ -48,7 +51,10 @@ void find(void* library, const std::string& file, const char* name, Function& fu
 Cublas load() {
   std::string file, why;
   void* library = nullptr;
-  for (const std::string& name : {fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR), std::string("libcublas.so")}) {
+  const std::string wanted = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
+  std::vector<std::string> names{wanted, "libcublas.so"};
+  for (std::string& path : libraries_of_python_packages(wanted)) names.push_back(std::move(path));
+  for (const std::string& name : names) {
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) {
       file = name;
