@@ -157,6 +157,7 @@ Json moves(const SectionOptions& options) {
     Json of_size;
     for (std::size_t i = 0; i < ways.size(); ++i) of_size[ways[i]->name] = rate(times[i], bytes);
     found[std::to_string(bytes)] = of_size;
+    options.so_far(found);
   }
   return found;
 }

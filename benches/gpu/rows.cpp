@@ -180,25 +180,26 @@ Json rows(const SectionOptions& options) {
   begin_gpu();
   std::size_t of_gpu = 0, free_of_gpu = 0;
   check(cuda().memory_info(free_of_gpu, of_gpu), "say how much memory it has");
-  Json cases = Json::array(), warnings = Json::array();
-  std::string strategy;
+  Json found = {{"table_bytes", static_cast<std::uint64_t>(wanted)},
+                {"gpu_memory_bytes", of_gpu},
+                {"zipf_exponent", kExponent},
+                {"threads", threads},
+                {"strategy", ""},
+                {"warnings", Json::array()},
+                {"cases", Json::array()}};
   for (const std::uint64_t elements : {16, 64, 128}) {
     const auto count = static_cast<std::uint64_t>(wanted) / (elements * sizeof(float));
     TableJob job(count, elements, fmt::format("{}-rows-{}", options.job_prefix, elements), threads);
+    for (const std::string& line : job.warnings) found["warnings"].push_back(line);
+    found["strategy"] = job.rows_on_gpu->transfers().strategy;
     for (const bool is_skewed : {false, true})
       for (const std::size_t batch :
-           options.quick ? std::vector<std::size_t>{4096} : std::vector<std::size_t>{4096, 32768, 262144})
-        cases.push_back(measure(job, {elements, count, is_skewed, batch}, options));
-    for (const std::string& line : job.warnings) warnings.push_back(line);
-    strategy = job.rows_on_gpu->transfers().strategy;
+           options.quick ? std::vector<std::size_t>{4096} : std::vector<std::size_t>{4096, 32768, 262144}) {
+        found["cases"].push_back(measure(job, {elements, count, is_skewed, batch}, options));
+        options.so_far(found);
+      }
   }
-  return {{"table_bytes", static_cast<std::uint64_t>(wanted)},
-          {"gpu_memory_bytes", of_gpu},
-          {"zipf_exponent", kExponent},
-          {"threads", threads},
-          {"strategy", strategy},
-          {"warnings", warnings},
-          {"cases", cases}};
+  return found;
 }
 
 }  // namespace ps_shm::bench

@@ -26,8 +26,17 @@ void write_all(int to, const std::string& text) {
   }
 }
 
+// The results of a section, each a line that begins with '+', or '=' if it is the last one.
+constexpr char kMore = '+', kLast = '=';
+
+struct Results {
+  Json last = Json::object();
+  bool is_complete = false;
+};
+
 // Reads until the other end closes. False: not within the time, or a signal came.
-bool read_all(int from, Clock::time_point until, std::string& text) {
+bool read_all(int from, Clock::time_point until, const SoFar& seen, Results& results) {
+  std::string text;
   for (char part[4096];;) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()).count();
     pollfd end{from, POLLIN, 0};
@@ -35,7 +44,18 @@ bool read_all(int from, Clock::time_point until, std::string& text) {
     const ssize_t got = read(from, part, sizeof part);
     if (got <= 0) return true;
     text.append(part, static_cast<std::size_t>(got));
+    for (std::size_t length = 0; (length = text.find('\n')) != std::string::npos; text.erase(0, length + 1)) {
+      results.is_complete = text.front() == kLast;
+      results.last = Json::parse(text.begin() + 1, text.begin() + static_cast<std::ptrdiff_t>(length));
+      if (seen) seen(results.last);
+    }
   }
+}
+
+Json with_error(Json found, const std::string& error) {
+  if (!found.is_object()) found = Json::object();
+  found["error"] = error;
+  return found;
 }
 
 // Ends the child, and with it those that it has started. A driver may hold it back for a while, but not for ever.
@@ -50,18 +70,22 @@ int end(pid_t child) {
   return -1;
 }
 
-[[noreturn]] void be_section(const std::function<Json()>& section, pid_t parent, int answer) {
+[[noreturn]] void be_section(const std::function<Json(const SoFar&)>& section, pid_t parent, int answer) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
-  std::string text;
+  Json found;
+  const auto say = [&](char kind) { write_all(answer, kind + found.dump() + '\n'); };
   try {
-    text = section().dump();
+    found = section([&](const Json& so_far) {
+      found = so_far;
+      say(kMore);
+    });
   } catch (const std::exception& error) {
-    text = Json{{"error", error.what()}}.dump();
+    found = with_error(found, error.what());
   }
-  write_all(answer, text);
+  say(kLast);
   _exit(0);  // with whatever CUDA holds: its end is the kernel's business
 }
 
@@ -76,7 +100,7 @@ void end_sections_at_signals() {
 
 bool was_stopped() noexcept { return is_stopped != 0; }
 
-Json run_section(const std::function<Json()>& section, double seconds) {
+Json run_section(const std::function<Json(const SoFar&)>& section, double seconds, const SoFar& seen) {
   if (was_stopped()) return {{"error", "stopped by a signal"}};
   if (seconds <= 0) return {{"error", "no time was left for it"}};
   int ends[2];
@@ -87,17 +111,17 @@ Json run_section(const std::function<Json()>& section, double seconds) {
     be_section(section, parent, ends[1]);
   }
   close(ends[1]);
-  std::string text;
+  Results results;
   const auto until = Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  const bool was_in_time = child > 0 && read_all(ends[0], until, text);
+  const bool was_in_time = child > 0 && read_all(ends[0], until, seen, results);
   close(ends[0]);
   if (child < 0) return {{"error", "no process"}};
   const int status = end(child);
-  if (was_stopped()) return {{"error", "stopped by a signal"}};
-  if (!was_in_time) return {{"error", "took longer than " + std::to_string(int(seconds)) + " s"}};
-  const Json answer = Json::parse(text, nullptr, false);
-  if (!answer.is_discarded()) return answer;
-  return {{"error", WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status)) : "said nothing"}};
+  if (results.is_complete) return results.last;
+  if (was_stopped()) return with_error(results.last, "stopped by a signal");
+  if (!was_in_time) return with_error(results.last, "took longer than " + std::to_string(int(seconds)) + " s");
+  return with_error(results.last, WIFSIGNALED(status) ? "was killed by signal " + std::to_string(WTERMSIG(status))
+                                                      : "ended before it had said everything");
 }
 
 }  // namespace ps_shm::bench

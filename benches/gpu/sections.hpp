@@ -10,10 +10,14 @@ namespace ps_shm::bench {
 
 using Json = nlohmann::ordered_json;
 
+using SoFar = std::function<void(const Json&)>;
+
 struct SectionOptions {
   bool quick = false;
   std::string job_prefix;     // of the names of jobs: what is left of them is removed
   std::size_t table_mib = 0;  // of the table whose rows are moved; 0: what fits
+  // Called after each case with all results of the section so far. They are kept if the section is ended early.
+  SoFar so_far = [](const Json&) {};
 };
 
 Json facts(const SectionOptions& options);                 // what the driver says; {"no_gpu": why} where there is none
@@ -31,7 +35,8 @@ Json rows(const SectionOptions& options);   // those of GpuRows against the proc
 void end_sections_at_signals();
 bool was_stopped() noexcept;
 
-// Runs `section` in a process of its own for at most so many seconds. What it returns, or {"error": what went wrong}.
-Json run_section(const std::function<Json()>& section, double seconds);
+// Runs `section` in a process of its own for at most so many seconds. Returns what it returns, or what it has passed to
+// its argument last, with "error": what went wrong. Each result is passed to `seen` when it comes.
+Json run_section(const std::function<Json(const SoFar&)>& section, double seconds, const SoFar& seen = {});
 
 }  // namespace ps_shm::bench

@@ -143,15 +143,15 @@ Json written_by_gpu(double seconds) {
 Json tearing(const SectionOptions& options) {
   const double seconds = options.quick ? 0.1 : 1, patience = 2 * seconds + 4;
   // Each in a process of its own, since writers are forked before CUDA begins.
-  const Json stores8 = run_section([=] { return read_by_gpu<std::uint64_t>(seconds); }, patience);
-  const Json stores4 = run_section([=] { return read_by_gpu<std::uint32_t>(seconds); }, patience);
+  const Json stores8 = run_section([=](const SoFar&) { return read_by_gpu<std::uint64_t>(seconds); }, patience);
+  const Json stores4 = run_section([=](const SoFar&) { return read_by_gpu<std::uint32_t>(seconds); }, patience);
   Json found;
   for (const auto& [name, of] : {std::pair{"8_byte", &stores8}, std::pair{"4_byte", &stores4}}) {
     if (of->contains("error")) return *of;
     found[std::string("copy_engine_reads_") + name + "_stores"] = (*of)["copy_engine"];
     found[std::string("kernel_reads_") + name + "_stores"] = (*of)["kernel"];
   }
-  found["copy_engine_writes"] = run_section([=] { return written_by_gpu(seconds); }, patience);
+  found["copy_engine_writes"] = run_section([=](const SoFar&) { return written_by_gpu(seconds); }, patience);
   return found;
 }
 

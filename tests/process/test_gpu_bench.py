@@ -1,4 +1,5 @@
 """The GPU benchmark: every part of it on the simulated GPU, and its message if there is no GPU."""
+import contextlib
 import glob
 import json
 import os
@@ -9,6 +10,7 @@ import tempfile
 import unittest
 
 import isolation  # noqa: F401: mounts a private /dev/shm
+from closings import Closings
 
 BENCHES = pathlib.Path(os.environ["PS_SHM_BENCHES"])
 MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SANITIZE"] == "none"
@@ -98,6 +100,33 @@ class OnFake(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("does not fit", json.loads(out)["rows"]["error"])
         self.assertEqual(leftovers(), [])
+
+    def test_sections_that_are_written_to_one_folder_are_printed_together(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for sections in (["registrations"], ["registrations", "waits"]):
+                code, out, err = run("gpu_on_fake", "--quick", "--only", sections[-1], "--to", f"{folder}/new")
+                self.assertEqual(code, 0, out + err)
+                self.assertEqual([name for name in SECTIONS if name in json.loads(out)], sections)
+                self.assertEqual(sorted(os.listdir(f"{folder}/new")), [f"{name}.json" for name in sections])
+            for name in sections:
+                written = json.loads(pathlib.Path(folder, "new", f"{name}.json").read_text())
+                self.assertEqual(written[name], json.loads(out)[name])
+                self.assertIn("gpus", written["facts"])
+
+    def test_a_section_that_is_ended_early_keeps_the_cases_that_it_has(self):
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Closings(folder)) as closings:
+            process = subprocess.Popen([BENCHES / "gpu_on_fake", "--only", "rows", "--table-mib", "8", "--to", folder],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+            file = pathlib.Path(folder, "rows.json")
+            closings.next(2, PATIENCE)  # the file of the first case has its name once that of the second one is written
+            self.assertGreater(len(json.loads(file.read_text())["rows"]["cases"]), 0)
+            process.terminate()
+            out, _ = process.communicate(timeout=PATIENCE)
+            self.assertEqual(process.returncode, 130)
+            for found in (json.loads(out), json.loads(file.read_text())):
+                self.assertGreater(len(found["rows"]["cases"]), 0)
+                self.assertEqual(found["rows"]["error"], "stopped by a signal")
+            self.assertEqual(leftovers(), [])
 
     def test_a_killed_process_gives_its_pages_back(self):
         self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
