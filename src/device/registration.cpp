@@ -66,11 +66,16 @@ bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_on
       return give_up();
     }
   }
-  const unsigned flags = kRegisterPortable | kRegisterMapped | (read_only ? kRegisterReadOnly : 0U);
+  unsigned flags = kRegisterPortable | kRegisterMapped | (read_only ? kRegisterReadOnly : 0U);
   while (bytes_ < bytes) {
     const std::size_t length = std::min(kRegionBytes, bytes - bytes_);
     ++totals.calls;
     if (const CudaError error = cuda_.host_register(base_ + bytes_, length, flags); error != kSuccess) {
+      if ((flags & kRegisterReadOnly) != 0 && error != kOutOfMemory) {  // some drivers report the ability and lack it
+        totals.read_only_refusal = refusal(cuda_, "cudaHostRegister for reading only", length, bytes_, error);
+        flags &= ~kRegisterReadOnly;
+        continue;
+      }
       why = refusal(cuda_, "cudaHostRegister", length, bytes_, error);
       return give_up();
     }

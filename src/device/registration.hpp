@@ -25,6 +25,8 @@ struct RegistrationTotals {
   std::uint64_t bytes = 0;  // registered, as of the last try_register()
   std::uint64_t calls = 0;  // of cudaHostRegister, including refused ones
   double seconds = 0.0;     // time spent on registering
+  std::string
+      read_only_refusal;  // why memory was registered for writing, too, although reading suffices; empty: it was not
 };
 
 class Registration {
@@ -36,8 +38,9 @@ class Registration {
 
   // Registers [base, base + bytes) if this object holds nothing yet, or extends a registration of the same base. The
   // last region may be unregistered and registered again for that, so no device work may use it meanwhile. Returns
-  // false if it was refused: then nothing is registered any more, and `why` holds the reason. Requires: `base` is at a
-  // page boundary; `read_only` as before. (Other bases are refused.)
+  // false if it was refused: then nothing is registered any more, and `why` holds the reason. If only `read_only` is
+  // refused, the memory is registered for writing, too. Requires: `base` is at a page boundary, the memory may be written;
+  // `read_only` as before. (Other bases are refused.)
   [[nodiscard]] bool try_register(std::byte* base, std::size_t bytes, bool read_only, RegistrationTotals& totals,
                                   std::string& why);
   void unregister() noexcept;

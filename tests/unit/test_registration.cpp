@@ -87,6 +87,28 @@ TEST_CASE("registration: read-only is a flag of every call") {
   CHECK(scene.cuda.calls == Calls{registered(0, kGiB, 11), asked(0), registered(kGiB, kPageBytes, 11), asked(kGiB)});
 }
 
+TEST_CASE("registration: where registering for reading only is refused, memory is registered for writing, too") {
+  for (const CudaError error : {kNotSupported, kInvalidValue}) {
+    Scene scene;
+    scene.cuda.fail("host_register", 2, error);
+    REQUIRE(scene.try_register(3 * kGiB, true));
+    CHECK(scene.cuda.calls == Calls{registered(0, kGiB, 11), asked(0), registered(kGiB, kGiB, 11), "last_error",
+                                    registered(kGiB, kGiB), asked(kGiB), registered(2 * kGiB, kGiB), asked(2 * kGiB)});
+    CHECK(scene.cuda.pending == 0);
+    CHECK(scene.totals.calls == 4);
+    CHECK(scene.totals.bytes == 3 * kGiB);
+    CHECK(scene.totals.read_only_refusal.find("for reading only") != std::string::npos);
+  }
+}
+
+TEST_CASE("registration: if there is no memory for registering, it is not tried in another way") {
+  Scene scene;
+  scene.cuda.fail("host_register", 1, kOutOfMemory);
+  CHECK_FALSE(scene.try_register(kGiB, true));
+  CHECK(scene.cuda.count_of("host_register") == 1);
+  CHECK(scene.totals.read_only_refusal.empty());
+}
+
 TEST_CASE("registration: an empty range makes no call") {
   Scene scene;
   CHECK(scene.try_register(0));
