@@ -168,7 +168,12 @@ const Settings<PsSettings>& ps_options() {
         throw Error("a ps does not know the data; give step:DECAY:STEPS with the steps of an epoch");
       in.optimizer.schedule = Schedule::parse(text);
     };
-    row_of(job, "workers").meaning += "; LO..HI: launch_shm keeps their number within these bounds";
+    row_of(job, "workers").meaning +=
+        "; LO..HI: launch_shm keeps their number within these bounds; with --device cuda or auto the default of "
+        "launch_shm "
+        "is one for each GPU or MIG instance";
+    row_of(job, "threads").meaning +=
+        "; the default of launch_shm with --device cuda or auto is cores / workers, at most 8";
     using S = PublishSettings;
     const Settings<S> publish = {
         {"publish", config::text(&S::name, "NAME"), kRun, kPs | kLaunch,

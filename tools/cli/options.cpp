@@ -139,8 +139,7 @@ void check_environment(const char* program) {
 
 void check_publish(const PsSettings& settings) {
   if (settings.publish.name.empty()) {
-    if (settings.publish.averages || settings.publish.partial ||
-        settings.publish.every != PublishSettings().every)
+    if (settings.publish.averages || settings.publish.partial || settings.publish.every != PublishSettings().every)
       throw Error("--publish-every, --publish-averages, --publish-partial: give --publish NAME");
     return;
   }
@@ -383,6 +382,9 @@ std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings,
       if (!settings.program.empty()) throw Error("--replay: for worker_shm only; leave out the program after --");
     }
     if (settings.ps.job.job.empty()) settings.ps.job.job = default_job_name();
+    settings.one_worker_per_gpu = settings.device.may_be_cuda() && !settings.device.index &&
+                                  settings.device_of_rank.empty() && !line.was_given("workers");
+    settings.default_threads = !line.was_given("threads");
     if (!settings.program.empty()) {
       check_recording(settings);
       if (!settings.trace.empty()) throw Error("--trace: for worker_shm only; leave out the program after --");

@@ -157,6 +157,8 @@ struct LaunchSettings {
   std::vector<std::string> program;        // runs instead of worker_shm: a program and its arguments; empty: worker_shm
   std::string bridge;                      // empty: none; HOST:PORT[,...]/BOXES and options of ps_shm.bridge
   bool restart_workers = false, replace = false;
+  bool one_worker_per_gpu = false;  // --device cuda or auto, and no --workers
+  bool default_threads = false;     // no --threads
   bool json = false, verbose = false;
 };
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -37,9 +38,26 @@ void choose_devices(LaunchSettings& settings) {
   for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
 }
 
+// One worker for each GPU or MIG instance that there is.
+void choose_workers(LaunchSettings& settings) {
+  if (!settings.one_worker_per_gpu) return;
+  const std::size_t gpus = std::min<std::size_t>(visible_gpus().size(), kMaxWorkers);
+  if (gpus != 0) settings.ps.job.workers = static_cast<std::uint32_t>(gpus);
+}
+
+// A push is applied by the worker's threads, and a link brings several times what one thread applies. The worker runs on
+// the cores next to its GPU, so the cores of the machine are shared by all workers.
+void choose_threads(LaunchSettings& settings) {
+  constexpr std::uint32_t kMostThreads = 8;
+  if (!settings.default_threads || !settings.device.may_be_cuda()) return;
+  const std::uint32_t cores = std::thread::hardware_concurrency();
+  settings.ps.job.threads = std::clamp(cores / settings.ps.job.workers, 1U, kMostThreads);
+}
+
 }  // namespace
 
 LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
+  choose_workers(settings);
   TrainingSettings& training = settings.training;
   if (workload != nullptr)
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
@@ -48,7 +66,10 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   constexpr std::uint64_t kReportPoints = 40;
   if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0 && !training.sparse.keyed)
     settings.curve_points = kReportPoints;
-  if (settings.program.empty()) choose_devices(settings);  // another program chooses for itself
+  if (settings.program.empty()) {  // another program chooses for itself
+    choose_devices(settings);
+    choose_threads(settings);
+  }
   return settings;
 }
 
