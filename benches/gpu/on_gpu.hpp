@@ -23,7 +23,10 @@ inline double now_seconds() {
 }
 
 // The first GPU becomes this thread's. CUDA begins here: fork before.
-inline void begin_gpu() { check(cuda().set_device(0), "be used"); }
+inline void begin_gpu() {
+  check(cuda().yield_in_waits(0), "be used");  // as in a worker
+  check(cuda().set_device(0), "be used");
+}
 
 // Registers memory of somebody else's for as long as it lives.
 class Registered {

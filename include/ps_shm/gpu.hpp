@@ -48,6 +48,8 @@ struct GpuOptions {
 // What a link has done so far.
 struct GpuTransfers {
   std::string strategy;                        // how it pulls and pushes, in a few words; diagnostic only
+  std::string reasons;                         // why, in sentences; diagnostic only
+  std::uint32_t threads = 1;                   // of the worker, which apply what has been pushed
   std::uint64_t registered_bytes = 0;          // bytes of host memory registered with CUDA
   std::uint64_t registrations = 0;             // calls that registered it, refused ones included
   double registration_seconds = 0.0;           // time that they took
@@ -65,7 +67,7 @@ class GpuLink {
   //
   // It registers the shards of these variables with CUDA, as a whole. If CUDA refuses, it says so (GpuOptions::warn)
   // and goes on through host memory. It makes options.device the calling thread's current device, as other functions of
-  // this class do, and lets threads that wait for that device yield.
+  // this class do.
   //
   // Requires: the worker outlives the link; no other variable is pulled or pushed while the GPU works.
   // Throws: Error with kDevice if there is no such GPU; kInvalidState if the worker has a link already or uses another

@@ -25,6 +25,16 @@
 
 namespace PS_SHM_API ps_shm {
 
+// The GPU of a worker's GpuLink or GpuRows, and what that has chosen to do with it.
+struct GpuUse {
+  std::string uuid;                    // as nvidia-smi prints it, without "GPU-" or "MIG-"; empty: unknown
+  std::string pci_address;             // "0000:1b:00.0"; empty: unknown
+  int node = -1;                       // the memory node next to it; -1: unknown
+  std::uint64_t registered_bytes = 0;  // shared memory that is registered with CUDA
+  std::string pulls, pushes;           // "kernel", "copy engine" or "through host"; "staged" or "through host"
+  bool native_adds = false;            // the GPU itself adds to in-place variables
+};
+
 // The state and the counters of a rank. The counters include those of the rank's earlier owners.
 struct WorkerInfo {
   std::uint32_t rank = 0;                   // its number
@@ -44,6 +54,7 @@ struct WorkerInfo {
   double seconds = 0;                             // from the moment that the owner joined until now, or until it left
   std::string waiting_for;                        // what the worker is blocked on, as text; empty: nothing
   StalenessSummary staleness;                     // of its pushes
+  std::optional<GpuUse> gpu;                      // unset: it uses none
 };
 
 // A variable, or one of the parts that it is partitioned into along its first axis.

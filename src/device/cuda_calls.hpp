@@ -6,6 +6,7 @@
 // kNotSupported.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -68,6 +69,8 @@ struct DeviceProperties {
   int major = 0, minor = 0;       // compute capability
   int multiprocessors = 0;
   std::size_t memory_bytes = 0;
+  // As nvidia-smi prints it, most significant byte first; of a MIG instance its own.
+  std::array<std::uint64_t, 2> uuid{};
 };
 
 struct GpuInfo;
@@ -97,6 +100,9 @@ class CudaCalls {
   virtual CudaError host_atomics(int device, std::span<const AtomicOperation> operations, std::span<unsigned> bits) = 0;
   virtual CudaError can_access_peer(int device, int peer, int& can) = 0;
   virtual CudaError set_device(int device) = 0;
+  // Threads of this process that wait for the GPU yield their cores from now on. Only for programs of this project: the
+  // setting is that of all libraries of the process, such as PyTorch.
+  virtual CudaError yield_in_waits(int device) = 0;
   virtual CudaError memory_info(std::size_t& free_bytes, std::size_t& total_bytes) = 0;
 
   virtual CudaError host_register(void* address, std::size_t bytes, unsigned flags) = 0;

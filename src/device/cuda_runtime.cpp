@@ -46,6 +46,7 @@ static_assert(kAtomicScalar32 == cudaAtomicCapabilityScalar32 && kAtomicScalar64
 
 // The driver's functions. The version in a function's name fixes its type for good; cuda.h of 12.1 lacks some of them.
 using DeviceGet = int (*)(int* device, int ordinal);                                                        // 2.0
+using DeviceGetUuid = int (*)(unsigned char* uuid, int device);                                             // 11.4
 using StreamWaitValue32 = int (*)(cudaStream_t, unsigned long long address, unsigned, unsigned);            // 11.7
 using HostAtomicCapabilities = int (*)(unsigned* bits, const int* operations, unsigned count, int device);  // 13.0
 
@@ -140,6 +141,28 @@ CudaError hand_over_value(CudaError error, T got, T& result) {
   return error;
 }
 
+const Entry<DeviceGet>& find_device_get() {
+  static const auto entry = find_entry<DeviceGet>("cuDeviceGet", 2000);
+  return entry;
+}
+
+std::array<std::uint64_t, 2> to_words(const unsigned char* bytes) {
+  std::array<std::uint64_t, 2> words{};
+  for (std::size_t i = 0; i < 16; ++i) words[i / 8] = words[i / 8] << 8 | bytes[i];
+  return words;
+}
+
+// Since 11.4 the driver's function gives a MIG instance's own UUID; the runtime's properties have that of its GPU.
+std::array<std::uint64_t, 2> uuid_of(int device, const cudaDeviceProp& properties) {
+  static const auto ask = find_entry<DeviceGetUuid>("cuDeviceGetUuid", 11040);
+  int handle = 0;
+  std::array<unsigned char, 16> bytes{};
+  if (find_device_get().function != nullptr && ask.function != nullptr &&
+      find_device_get().function(&handle, device) == kSuccess && ask.function(bytes.data(), handle) == kSuccess)
+    return to_words(bytes.data());
+  return to_words(reinterpret_cast<const unsigned char*>(properties.uuid.bytes));
+}
+
 class RuntimeCalls final : public CudaCalls {
  public:
   bool is_built() const override { return true; }
@@ -169,7 +192,8 @@ class RuntimeCalls final : public CudaCalls {
                   .major = got.major,
                   .minor = got.minor,
                   .multiprocessors = got.multiProcessorCount,
-                  .memory_bytes = got.totalGlobalMem};
+                  .memory_bytes = got.totalGlobalMem,
+                  .uuid = uuid_of(device, got)};
     return kSuccess;
   }
   CudaError attribute(Attribute attribute, int device, int& value) override {
@@ -178,7 +202,7 @@ class RuntimeCalls final : public CudaCalls {
   }
   CudaError host_atomics(int device, std::span<const AtomicOperation> operations, std::span<unsigned> bits) override {
     if (operations.size() != bits.size()) return kInvalidValue;
-    static const auto get = find_entry<DeviceGet>("cuDeviceGet", 2000);
+    const auto& get = find_device_get();
     static const auto ask = find_entry<HostAtomicCapabilities>("cuDeviceGetHostAtomicCapabilities", 13000);
     if (get.function == nullptr) return get.error;
     if (ask.function == nullptr) return ask.error;
@@ -195,18 +219,12 @@ class RuntimeCalls final : public CudaCalls {
     int got = 0;
     return hand_over_value(cudaDeviceCanAccessPeer(&got, device, peer), got, can);
   }
-  // A thread that waits for the GPU yields. By default it would spin if there are at least as many cores as contexts,
-  // while other workers and the threads that push need the cores. It does not block, because a step's waits are short,
-  // and being woken by an interrupt would lengthen each of them.
-  CudaError set_device(int device) override {
-    thread_local std::uint64_t prepared = 0;  // by device; links call this in every step
-    const std::uint64_t bit = std::uint64_t{1} << (static_cast<unsigned>(device) % 64);
-    if ((prepared & bit) == 0) {
-      if (const CudaError error = cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid))
-        return error;
-      prepared |= bit;
-    }
-    return cudaSetDevice(device);
+  CudaError set_device(int device) override { return cudaSetDevice(device); }
+  // By default a thread that waits for the GPU spins if there are at least as many cores as contexts, while other workers
+  // and the threads that push need the cores. It does not block, because a step's waits are short, and being woken by an
+  // interrupt would lengthen each of them.
+  CudaError yield_in_waits(int device) override {
+    return cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid);
   }
   CudaError memory_info(std::size_t& free_bytes, std::size_t& total_bytes) override {
     std::size_t free = 0, total = 0;

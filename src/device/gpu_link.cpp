@@ -69,10 +69,18 @@ void GpuLink::Impl::warn(const std::string& line) const {
 // The strategy follows from the machine's abilities. If registration fails, it is chosen again without it.
 void GpuLink::Impl::plan() {
   device::StrategyInput input;
+  std::uint64_t elements = 0;
+  double of_chunks = 0;
   for (const VariableState* state : states) {
-    input.pull_bytes += state->elements * sizeof(float);
+    elements += state->elements;
+    for (const VariablePart& part : state->parts)
+      of_chunks += double(part.record.elements) * double(part.record.piece_elements);
     input.has_additive_inplace |= state->adds_in_place();
   }
+  input.pull_bytes = elements * sizeof(float);
+  if (elements != 0)
+    input.chunk_bytes =
+        static_cast<std::size_t>(of_chunks / double(elements)) * sizeof(float) + sizeof(shm::BufferHeaderShm);
   strategy = device::choose_strategy(gpu, input);
   if (strategy.pull != device::PullPath::kThroughHost) {
     std::set<std::uint32_t> used;
@@ -86,6 +94,7 @@ void GpuLink::Impl::plan() {
           worker.job(),
           {.kind = shm::EventKind::kUnregistered, .rank = worker.rank(), .step = worker.job().steps_done()});
     }
+    device::note_refusal(registered.read_only_refusal, strategy);
   }
   pull->plan();
   push->plan();
@@ -93,6 +102,9 @@ void GpuLink::Impl::plan() {
   totals.registrations = registered.calls;
   totals.registration_seconds = registered.seconds;
   totals.strategy = describe(strategy);
+  totals.reasons = fmt::format("{} {}", strategy.pull_reason, strategy.registration_reason);
+  totals.threads = worker.threads().count();
+  shm::note_gpu(worker.job().worker(worker.rank()), device::note_of(gpu, strategy, shards.registered_bytes()));
 }
 
 // A driver may have the call and still refuse it. A wait that is already satisfied shows whether it does.

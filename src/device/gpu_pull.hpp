@@ -56,7 +56,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
     std::unique_ptr<device::OwnEvent> copied;
   };
   static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // a few are in progress at a time
-  static constexpr std::size_t kWindows = 2;
+  static constexpr std::size_t kWindows = 4;
 
   void list_versioned(VariableState& state, VariablePart& part, float* out);
   void list_inplace(VariableState& state, VariablePart& part, float* out);

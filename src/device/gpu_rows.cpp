@@ -42,9 +42,9 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   outside_.on_host()->store_relaxed(0);
   push = std::make_unique<Push>(*this);
 
-  device::StrategyInput input;
+  device::StrategyInput input;                                   // of one kernel's pull
   input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of the variable may want to write
-  const device::Strategy strategy = device::choose_strategy(gpu, input);
+  device::Strategy strategy = device::choose_strategy(gpu, input);
   if (strategy.pull != device::PullPath::kThroughHost) {
     device::RegistrationTotals registered;
     std::set<std::uint32_t> used;
@@ -59,6 +59,10 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
                    : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str()));
     }
   }
+  strategy.native_adds = false;  // rows are summed up and pushed by the CPU
+  if (!is_registered) strategy.pull = device::PullPath::kThroughHost;
+  if (!worker.has_link())
+    shm::note_gpu(worker.job().worker(worker.rank()), device::note_of(gpu, strategy, shards->registered_bytes()));
   totals.strategy =
       is_registered ? "pulls rows by a kernel, pushes staged" : "pulls rows through host memory, pushes staged";
   if (is_registered) make_table();

@@ -24,6 +24,7 @@ class NoCalls final : public CudaCalls {
   CudaError host_atomics(int, std::span<const AtomicOperation>, std::span<unsigned>) override { return kNone; }
   CudaError can_access_peer(int, int, int&) override { return kNone; }
   CudaError set_device(int) override { return kNone; }
+  CudaError yield_in_waits(int) override { return kNone; }
   CudaError memory_info(std::size_t&, std::size_t&) override { return kNone; }
 
   CudaError host_register(void*, std::size_t, unsigned) override { return kNone; }

@@ -75,6 +75,11 @@ class ShardMemory {
     return false;
   }
 
+  std::uint64_t registered_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [number, shard] : shards_) bytes += shard.registration->bytes();
+    return bytes;
+  }
   const Registration& of(std::uint32_t shard) const { return *shards_.at(shard).registration; }
   std::byte* base(std::uint32_t shard) const { return job_.shard(shard).data(); }
 

@@ -112,10 +112,18 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
     strategy.pull_reason = fmt::format(
         "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
         size_text(kKernelPullBytes));
+  } else if (input.chunk_bytes < kCopyEngineChunkBytes) {
+    strategy.pull = PullPath::kKernel;
+    strategy.pull_reason = fmt::format(
+        "Chunks have {} KiB, so one kernel gathers them: the copy engine is faster from {} KiB a chunk on "
+        "(`chunk-bytes`).",
+        input.chunk_bytes >> 10, kCopyEngineChunkBytes >> 10);
   } else {
     strategy.pull = PullPath::kCopyEngine;
     strategy.pull_reason = fmt::format(
-        "A pull has more than {}, so the copy engine fetches the chunks: it reads host memory faster than a kernel.",
+        "A pull has more than {}, so the copy engine fetches the chunks, which are large: it reads host memory faster "
+        "than "
+        "a kernel.",
         size_text(kKernelPullBytes));
   }
   choose_adds(gpu, input, strategy);
@@ -138,6 +146,25 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
     strategy.wait_reason =
         "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead.";
   return strategy;
+}
+
+void note_refusal(const std::string& why, Strategy& strategy) {
+  if (why.empty() || !strategy.read_only) return;
+  strategy.read_only = false;
+  strategy.registration_reason = fmt::format(
+      "Shards are registered for reading and writing, since registering for reading only was refused ({}); the "
+      "GPU does not write to them.",
+      why);
+}
+
+shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t registered_bytes) {
+  return {.uuid = gpu.properties.uuid,
+          .pci_address = gpu.properties.pci_address,
+          .node = gpu.numa_node,
+          .pull = strategy.pull,
+          .push = strategy.push,
+          .native_adds = strategy.native_adds,
+          .registered_bytes = registered_bytes};
 }
 
 std::string describe(const Strategy& strategy) {

@@ -7,16 +7,22 @@
 #include <string>
 
 #include "device/probe.hpp"
+#include "shm/steps/gpu_note.hpp"
 
 namespace ps_shm::device {
 
-enum class PullPath { kKernel, kCopyEngine, kThroughHost };
-enum class PushPath { kStaged, kThroughHost };
+using shm::PullPath;
+using shm::PushPath;
 
 // The largest pull whose chunks one kernel copies; the copy engine is used above it. Launching a kernel is cheaper than
 // some dozens of copies, but by published figures it reads host memory at about two thirds of a copy engine's rate.
 // tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
+
+// Chunks that are smaller than this are copied by a kernel, however many there are: a copy engine needs about a
+// microsecond for each copy, in which a link of 50 GB/s could move 50 KB. By published figures a kernel reads host memory
+// at 35 GB/s whatever the size of the chunks.
+inline constexpr std::size_t kCopyEngineChunkBytes = std::size_t{128} << 10;
 
 struct Strategy {
   PullPath pull = PullPath::kThroughHost;
@@ -32,9 +38,16 @@ struct StrategyInput {
   std::size_t pull_bytes = 0;         // of one pull of all variables
   bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
   bool is_registered = true;          // false: registration has failed
+  std::size_t chunk_bytes = kCopyEngineChunkBytes;  // of a chunk with its header, averaged over the bytes of a pull
 };
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);
+
+// Corrects a strategy whose registration for reading only was refused for this reason; does nothing if it is empty.
+void note_refusal(const std::string& why, Strategy& strategy);
+
+// What the inspector shows of a worker.
+shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t registered_bytes);
 
 // "pulls by a kernel, pushes staged": a summary for users.
 std::string describe(const Strategy& strategy);

@@ -22,6 +22,7 @@
 #include "shm/segment/events.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/segment/placement.hpp"
+#include "shm/steps/gpu_note.hpp"
 #include "shm/steps/ssp_clock.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "snapshot/snapshot.hpp"
@@ -37,6 +38,21 @@ using shm::VariableShm;
 
 StalenessSummary summarise(const shm::StalenessTotals& totals) {
   return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
+}
+
+GpuUse use_of(const shm::GpuNote& note) {
+  GpuUse use{.uuid = {},
+             .pci_address = note.pci_address,
+             .node = note.node,
+             .registered_bytes = note.registered_bytes,
+             .pulls = to_string(note.pull),
+             .pushes = to_string(note.push),
+             .native_adds = note.native_adds};
+  const auto [high, low] = note.uuid;
+  if ((high | low) != 0)
+    use.uuid = fmt::format("{:08x}-{:04x}-{:04x}-{:04x}-{:012x}", high >> 32, high >> 16 & 0xffff, high & 0xffff,
+                           low >> 48, low & 0xffffffffffff);
+  return use;
 }
 
 void hash_bytes(std::uint64_t& hash, const void* bytes, std::size_t count) {  // FNV-1a
@@ -233,6 +249,7 @@ std::vector<WorkerInfo> JobView::workers() const {
       shm::StalenessTotals totals;
       totals.add(entry);
       info.staleness = summarise(totals);
+      if (const std::optional<shm::GpuNote> note = shm::noted_gpu(entry)) info.gpu = use_of(*note);
       all.push_back(std::move(info));
     }
     return all;

@@ -19,18 +19,14 @@ Json version_of(int version) {
 
 Json answer(int value) { return value < 0 ? Json() : Json(value); }
 
-const char* name_of(PullPath pull) {
-  return pull == PullPath::kKernel ? "kernel" : pull == PullPath::kCopyEngine ? "copy engine" : "through host";
-}
-
 Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
   device::StrategyInput input{device::kKernelPullBytes, is_additive_inplace};
   const PullPath small_pull = choose_strategy(gpu, input).pull;
   ++input.pull_bytes;
   const Strategy strategy = choose_strategy(gpu, input);
-  return {{"pull", name_of(strategy.pull)},
-          {"small_pull", name_of(small_pull)},
-          {"push", strategy.push == PushPath::kStaged ? "staged" : "through host"},
+  return {{"pull", to_string(strategy.pull)},
+          {"small_pull", to_string(small_pull)},
+          {"push", to_string(strategy.push)},
           {"native_adds", strategy.native_adds},
           {"wide_adds", strategy.wide_adds},
           {"read_only", strategy.read_only},

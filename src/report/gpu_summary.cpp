@@ -15,6 +15,8 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
   const GpuTransfers& transfers = report.transfers;
   nlohmann::ordered_json json = {{"device", report.device},
                                  {"strategy", transfers.strategy},
+                                 {"reasons", transfers.reasons},
+                                 {"threads", transfers.threads},
                                  {"registered_bytes", transfers.registered_bytes},
                                  {"registration_seconds", transfers.registration_seconds},
                                  {"resident", report.is_resident},
@@ -36,7 +38,8 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
 std::string to_text(const train::GpuReport& report) {
   const GpuTransfers& transfers = report.transfers;
   std::string text =
-      fmt::format("GPU {}: {}; {:.1f} MiB registered in {}", report.device, transfers.strategy,
+      fmt::format("GPU {}: {}, applied by {}; {:.1f} MiB registered in {}", report.device, transfers.strategy,
+                  transfers.threads == 1 ? "one thread" : fmt::format("{} threads", transfers.threads),
                   double(transfers.registered_bytes) / (1 << 20), duration(transfers.registration_seconds));
   if (report.step.sampled > 0)
     text +=

@@ -101,9 +101,11 @@ TEST_CASE("gpu link: no update is lost on a single chunk that all of them push t
 TEST_CASE("gpu link: pulled chunks are whole while others push, by kernel and by copy engine") {
   const std::uint64_t pulls = test::stress_rounds(300), least = std::max<std::uint64_t>(pulls / 8, 15);
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-    for (const std::uint64_t size : {5003, 300007, 900001}) {  // the last one is larger than what one kernel pulls
+    for (const std::uint64_t size :
+         {5003, 300007, 900001}) {  // chunks of the last one are transferred by the copy engine
       INFO("layout " << std::string(to_string(layout)) << " size " << size);
-      const JobConfig config = test::adding_job(layout, 4);
+      JobConfig config = test::adding_job(layout, 4);
+      if (size == 900001) config.chunk_bytes = test::kLargeChunk;
       Server server(config);
       GpuMember reader(on_tables(), config, {size});
       std::atomic<bool> is_over{false};

@@ -155,6 +155,11 @@ CudaError FakeCuda::set_device(int device) {
   return device >= 0 && device < box_.devices ? kSuccess : kInvalidDevice;
 }
 
+CudaError FakeCuda::yield_in_waits(int device) {
+  if (const CudaError error = enter("yield_in_waits", fmt::to_string(device))) return error;
+  return device >= 0 && device < box_.devices ? kSuccess : kInvalidDevice;
+}
+
 // Waits as the real calls do, which is why nothing may be released while a stream waits for its own thread.
 void FakeCuda::wait_for_all(const char* call) {
   std::vector<std::shared_ptr<FakeStream>> all;

@@ -73,6 +73,7 @@ class FakeCuda : public device::CudaCalls {
                                  std::span<unsigned> bits) override;
   device::CudaError can_access_peer(int device, int peer, int& can) override;
   device::CudaError set_device(int device) override;
+  device::CudaError yield_in_waits(int device) override;
   device::CudaError memory_info(std::size_t& free_bytes, std::size_t& total_bytes) override;
   device::CudaError host_register(void* address, std::size_t bytes, unsigned flags) override;
   device::CudaError host_unregister(void* address) override;

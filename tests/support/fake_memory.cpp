@@ -49,7 +49,8 @@ CudaError FakeCuda::properties(int device, DeviceProperties& properties) {
                 .major = 9,
                 .minor = 0,
                 .multiprocessors = 4,
-                .memory_bytes = box_.memory_bytes};
+                .memory_bytes = box_.memory_bytes,
+                .uuid = {0x0123456789abcdef, 0xfedcba9876543210 + static_cast<std::uint64_t>(device)}};
   return kSuccess;
 }
 

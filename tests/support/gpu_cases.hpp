@@ -116,33 +116,38 @@ class GpuMember {
   device::OwnStream stream_;
 };
 
-// Sizes of one chunk and of many, odd sizes, scalars; and a large one, whose chunks the copy engine transfers.
+// Sizes of one chunk and of many, odd sizes, scalars; and a large one, whose chunks the copy engine transfers if they have
+// kLargeChunk bytes.
 inline const std::vector<std::uint64_t> kSmallSizes{1, 3, 4, 1000, 5003, 70001}, kLargeSizes{17, 900001};
+inline constexpr std::uint64_t kLargeChunk = std::uint64_t{128} << 10;
 
 inline void pulls_what_the_processor_pulls(GpuBox box) {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const bool is_parted : {false, true})
-      for (const auto& sizes : {kSmallSizes, kLargeSizes}) {
-        INFO("layout " << std::string(to_string(layout)) << " parted " << is_parted << " sizes " << sizes.size());
-        JobConfig config = gpu_job(Mode::kAsync, layout);
-        if (is_parted) {
-          config.tasks = 3;
-          config.placement = Placement::kPartition;
+      for (const auto& sizes : {kSmallSizes, kLargeSizes})
+        for (const std::uint64_t chunk_bytes : {JobConfig().chunk_bytes, kLargeChunk}) {
+          INFO("layout " << std::string(to_string(layout)) << " parted " << is_parted << " sizes " << sizes.size()
+                         << " chunks " << chunk_bytes);
+          JobConfig config = gpu_job(Mode::kAsync, layout);
+          config.chunk_bytes = chunk_bytes;
+          if (is_parted) {
+            config.tasks = 3;
+            config.placement = Placement::kPartition;
+          }
+          Server server(config);
+          GpuMember member(box, config, sizes);
+          for (int round = 0; round < 3; ++round) {
+            CHECK_FALSE(member.pull());
+            for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
+            member.set_gradients(1.0F);
+            member.push();
+            member.worker.step();
+          }
+          CHECK(member.warnings.empty());
+          CHECK(member.link->transfers().pulls == 3);
+          CHECK(member.link->transfers().pushes == 3);
+          CHECK(member.worker.staleness().max == 0);
         }
-        Server server(config);
-        GpuMember member(box, config, sizes);
-        for (int round = 0; round < 3; ++round) {
-          CHECK_FALSE(member.pull());
-          for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
-          member.set_gradients(1.0F);
-          member.push();
-          member.worker.step();
-        }
-        CHECK(member.warnings.empty());
-        CHECK(member.link->transfers().pulls == 3);
-        CHECK(member.link->transfers().pushes == 3);
-        CHECK(member.worker.staleness().max == 0);
-      }
 }
 
 // The same pushes by a GPU and by a processor, in two jobs, give bit-identical results.

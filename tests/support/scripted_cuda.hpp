@@ -89,6 +89,9 @@ class ScriptedCuda : public device::CudaCalls {
   CudaError set_device(int device) override {
     return answer("set_device", fmt::to_string(device), [] {});
   }
+  CudaError yield_in_waits(int device) override {
+    return answer("yield_in_waits", fmt::to_string(device), [] {});
+  }
   CudaError memory_info(std::size_t&, std::size_t&) override { return unscripted("memory_info"); }
 
   CudaError host_register(void* address, std::size_t bytes, unsigned flags) override {

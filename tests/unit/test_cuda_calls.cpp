@@ -58,6 +58,7 @@ TEST_CASE("cuda calls: without a GPU all calls but the driver's version fail and
   CHECK_FAILS(calls.host_atomics(0, operations, bits));
   CHECK(bits[0] == 77);
   CHECK_FAILS(calls.set_device(0));
+  CHECK_FAILS(calls.yield_in_waits(0));
   std::size_t free_bytes = 77, total_bytes = 77;
   CHECK_FAILS(calls.memory_info(free_bytes, total_bytes));
   CHECK((free_bytes == 77 && total_bytes == 77));

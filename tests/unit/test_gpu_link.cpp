@@ -79,9 +79,13 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   CHECK_FALSE(member.link->can_wait());
   FakeGpu with;
   CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // not requested
-  const JobConfig large = adding();
-  Server other(large);
-  CHECK_FALSE(GpuMember(with.box, large, {900001}, options).link->can_wait());
+  for (const std::uint64_t chunk_bytes : {config.chunk_bytes, test::kLargeChunk}) {
+    JobConfig large = adding();
+    large.chunk_bytes = chunk_bytes;
+    Server other(large);
+    const bool is_kernel = chunk_bytes != test::kLargeChunk;  // the copy engine's pull needs the CPU
+    CHECK(GpuMember(with.box, large, {900001}, options).link->can_wait() == is_kernel);
+  }
 }
 
 TEST_CASE("gpu link: a driver that refuses stream waits gives a warning, and steps are not enqueued ahead") {
@@ -179,7 +183,8 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
 TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only this one") {
   for (const int times : {1, 2, 3, 5}) {
     FakeGpu fake;
-    const JobConfig config = adding();
+    JobConfig config = adding();
+    config.chunk_bytes = test::kLargeChunk;
     Server server(config);
     GpuMember member(fake.box, config, {900001});
     Other other(config);
@@ -193,8 +198,9 @@ TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copie
     const GpuTransfers& transfers = member.link->transfers();
     CHECK(transfers.redone_chunks + transfers.bounced_chunks > 0);
     const std::vector<float> got = member.parameters(0);
-    for (std::size_t begin = 0; begin < got.size(); begin += 8176)
-      CHECK(is_whole(got, begin, std::min<std::size_t>(begin + 8176, got.size())));
+    constexpr std::size_t kChunk = (test::kLargeChunk - 64) / sizeof(float);  // without its header
+    for (std::size_t begin = 0; begin < got.size(); begin += kChunk)
+      CHECK(is_whole(got, begin, std::min(begin + kChunk, got.size())));
     fake.cuda.before_copy = nullptr;
   }
 }

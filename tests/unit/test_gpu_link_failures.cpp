@@ -44,6 +44,52 @@ TEST_CASE("gpu link: without registration it copies through the host, reports it
   }
 }
 
+TEST_CASE("gpu link: where registering for reading only is refused, the GPU reaches the shards all the same") {
+  FakeGpu fake;
+  fake.cuda.fail("host_register", 0, device::kNotSupported);
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {5003});
+  static_cast<void>(member.pull());
+  CHECK(member.parameters(0) == member.pulled_by_processor(0));
+  CHECK(member.warnings.empty());
+  CHECK(member.link->transfers().strategy == "pulls by a kernel, pushes staged");
+}
+
+TEST_CASE("gpu link: the inspector shows which GPU it uses, and how") {
+  for (const bool can_register : {true, false}) {
+    FakeGpu fake({.host_register = can_register});
+    const JobConfig config = adding();
+    Server server(config);
+    const auto gpu = [&] { return JobView(config.job).workers().at(0).gpu; };
+    {
+      GpuMember member(fake.box, config, {5003});
+      const std::optional<GpuUse> found = gpu();
+      REQUIRE(found);
+      CHECK(found->uuid == "01234567-89ab-cdef-fedc-ba9876543210");
+      CHECK(found->pci_address == "0000:01:00.0");
+      CHECK(found->node == -1);
+      CHECK((found->registered_bytes != 0) == can_register);
+      CHECK(found->pulls == (can_register ? "kernel" : "through host"));
+      CHECK(found->pushes == (can_register ? "staged" : "through host"));
+      CHECK_FALSE(found->native_adds);
+    }
+    WorkerOptions options = test::gpu_worker(config);
+    options.rank = 0;
+    const Worker successor(options);
+    CHECK_FALSE(gpu());
+  }
+}
+
+TEST_CASE("gpu link: a program's own way to wait for its GPU stays as it is") {
+  FakeGpu fake;
+  const JobConfig config = adding();
+  Server server(config);
+  const GpuMember member(fake.box, config, {5003});
+  CHECK(fake.cuda.count("set_device") > 0);
+  CHECK(fake.cuda.count("yield_in_waits") == 0);
+}
+
 TEST_CASE("gpu link: any failing call is a warning or an error that names it, without hangs or leaks") {
   struct Step {
     const char* call;
@@ -72,7 +118,8 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
         REQUIRE(n < 200);
         INFO(std::string(one.call) << " " << n);
         FakeGpu fake({.native_atomics = true});
-        const JobConfig config = adding(layout);
+        JobConfig config = adding(layout);
+        config.chunk_bytes = test::kLargeChunk;  // for the copy engine
         Server server(config);
         bool was_error = false;
         std::size_t warnings = 0;

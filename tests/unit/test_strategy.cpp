@@ -1,5 +1,6 @@
 // Which strategy is chosen for which GPU, and its description, with a fake driver's answers.
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include <cctype>
 #include <string>
@@ -79,6 +80,32 @@ TEST_CASE("strategy: small pulls are done by a kernel, large ones by the copy en
     CHECK(pull_of(bytes).pull == PullPath::kCopyEngine);
     CHECK(has(pull_of(bytes).pull_reason, "more than 2 MiB, so the copy engine"));
   }
+}
+
+TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull, and its stream can wait") {
+  StrategyInput input = kVersioned;
+  for (const std::size_t bytes : {std::size_t{10880}, std::size_t{32768}, kCopyEngineChunkBytes - 1}) {
+    input.chunk_bytes = bytes;
+    const Strategy strategy = choose_strategy(pcie_gpu(), input);
+    CHECK(strategy.pull == PullPath::kKernel);
+    CHECK(strategy.stream_waits);
+    CHECK(has(strategy.pull_reason, fmt::format("Chunks have {} KiB, so one kernel", bytes >> 10)));
+    check_sentences(strategy);
+  }
+  for (const std::size_t bytes : {kCopyEngineChunkBytes, std::size_t{1} << 20}) {
+    input.chunk_bytes = bytes;
+    CHECK(choose_strategy(pcie_gpu(), input).pull == PullPath::kCopyEngine);
+  }
+}
+
+TEST_CASE("strategy: where registering for reading only was refused, the reason says so") {
+  Strategy strategy = choose_strategy(pcie_gpu(), kVersioned);
+  note_refusal("", strategy);
+  CHECK(strategy.read_only);
+  note_refusal("the driver says no", strategy);
+  CHECK_FALSE(strategy.read_only);
+  CHECK(has(strategy.registration_reason, "the driver says no"));
+  check_sentences(strategy);
 }
 
 TEST_CASE("strategy: native float adds are used for additive in-place variables, with writable shards") {

@@ -240,6 +240,21 @@ Json list_placement(const std::string& job) {
   return {{"job", job}, {"placement", std::move(all)}};
 }
 
+namespace {
+
+Json use_of(const std::optional<GpuUse>& gpu) {
+  if (!gpu) return {};
+  return {{"uuid", gpu->uuid},
+          {"pci_address", gpu->pci_address},
+          {"node", gpu->node < 0 ? Json() : Json(gpu->node)},
+          {"registered_bytes", gpu->registered_bytes},
+          {"pulls", gpu->pulls},
+          {"pushes", gpu->pushes},
+          {"native_adds", gpu->native_adds}};
+}
+
+}  // namespace
+
 Json list_workers(const std::string& job) {
   Json all = Json::array();
   const std::vector<WorkerInfo> workers = JobView(job).workers();
@@ -263,6 +278,7 @@ Json list_workers(const std::string& job) {
                    {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
                    {"seconds", worker.seconds},
                    {"staleness", staleness_of(worker.staleness)},
+                   {"gpu", use_of(worker.gpu)},
                    {"waiting_for", worker.waiting_for.empty() || is_stopped ? Json() : Json(worker.waiting_for)}});
   }
   return {{"job", job}, {"workers", std::move(all)}};

@@ -240,10 +240,19 @@ std::string workers_as_text(const Json& listed, Columns columns) {
   const auto of = [](const char* key) { return [key](const Json& row) { return cell(row[key]); }; };
   const auto stale = [](const char* key) { return [key](const Json& row) { return cell(row["staleness"][key]); }; };
   const auto mean = [](const Json& row) { return fmt::format("{:.2f}", row["staleness"]["mean"].get<double>()); };
+  const auto of_gpu = [](const char* key) {
+    return [key](const Json& row) { return row["gpu"].is_null() ? "-" : cell(row["gpu"][key]); };
+  };
+  const auto registered = [](const Json& row) {
+    return row["gpu"].is_null() ? "-" : bytes_as_text(row["gpu"]["registered_bytes"]);
+  };
+  const bool has_gpus = std::any_of(listed["workers"].begin(), listed["workers"].end(),
+                                    [](const Json& row) { return !row["gpu"].is_null(); });
   struct {
     const char* title;
     bool is_common;
     std::function<std::string(const Json&)> cell;
+    bool is_of_gpus = false;
   } const kAll[] = {{"RANK", true, of("rank")},
                     {"STATE", true, of("state")},
                     {"PID", true, of("pid")},
@@ -259,10 +268,16 @@ std::string workers_as_text(const Json& listed, Columns columns) {
                     {"P99", true, stale("p99")},
                     {"MAX", false, stale("max")},
                     {"LOSS", true, of("training_loss")},
+                    {"GPU", false, of_gpu("pci_address"), true},
+                    {"UUID", false, of_gpu("uuid"), true},
+                    {"NODE", false, of_gpu("node"), true},
+                    {"REGISTERED", false, registered, true},
+                    {"PULLED BY", false, of_gpu("pulls"), true},
+                    {"PUSHED", false, of_gpu("pushes"), true},
                     {"WAITING FOR", true, of("waiting_for")}};
   std::vector<Row> rows(1 + listed["workers"].size());
   for (const auto& column : kAll) {
-    if (columns && !column.is_common) continue;
+    if ((columns && !column.is_common) || (column.is_of_gpus && !has_gpus)) continue;
     rows[0].emplace_back(column.title);
     for (std::size_t i = 0; i < listed["workers"].size(); ++i) rows[i + 1].push_back(column.cell(listed["workers"][i]));
   }

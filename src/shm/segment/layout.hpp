@@ -280,7 +280,10 @@ struct alignas(kWriterLine) WorkerShm {
       examples_offset;               // examples at global step s: this + s * Counter::kStepExamples, modulo 2^64
   AtomicShm<std::uint64_t> ticket;   // of a guest: its last change that is applied once (guest.G3)
   AtomicShm<std::uint64_t> attempt;  // how far that change has come: guest.G4, guest.G5
-  std::uint8_t pad1[48];
+  AtomicShm<std::uint64_t> gpu;      // which GPU it uses, and how (gpu_note.hpp), read by the inspector; 0: none
+  AtomicShm<std::uint64_t> gpu_uuid[2];
+  AtomicShm<std::uint64_t> gpu_bytes;  // of host memory that it has registered with CUDA
+  std::uint8_t pad1[16];
   BarrierEntryShm barriers[kBarriers];
   AtomicShm<std::uint64_t> counters[14];
   AtomicShm<std::uint64_t> pushing;  // epoch + 1 of the push under way; 0: none (snapshot_point.hpp)

@@ -112,15 +112,17 @@ struct LayoutFields<BarrierEntryShm> {
 template <>
 struct LayoutFields<WorkerShm> {
   using Struct = WorkerShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(state),    PS_SHM_FIELD(pid),
-                                        PS_SHM_FIELD(holders),  PS_SHM_FIELD(joined_ns),
-                                        PS_SHM_FIELD(left_ns),  PS_SHM_FIELD(waiting_for),
-                                        PS_SHM_FIELD(guest),    PS_SHM_FIELD(waiting_on),
-                                        PS_SHM_FIELD(clock),    PS_SHM_FIELD(examples_offset),
-                                        PS_SHM_FIELD(ticket),   PS_SHM_FIELD(attempt),
-                                        PS_SHM_FIELD(pad1),     PS_SHM_FIELD(barriers),
-                                        PS_SHM_FIELD(counters), PS_SHM_FIELD(pushing),
-                                        PS_SHM_FIELD(push_ns),  PS_SHM_FIELD(staleness)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(state),     PS_SHM_FIELD(pid),
+                                        PS_SHM_FIELD(holders),   PS_SHM_FIELD(joined_ns),
+                                        PS_SHM_FIELD(left_ns),   PS_SHM_FIELD(waiting_for),
+                                        PS_SHM_FIELD(guest),     PS_SHM_FIELD(waiting_on),
+                                        PS_SHM_FIELD(clock),     PS_SHM_FIELD(examples_offset),
+                                        PS_SHM_FIELD(ticket),    PS_SHM_FIELD(attempt),
+                                        PS_SHM_FIELD(gpu),       PS_SHM_FIELD(gpu_uuid),
+                                        PS_SHM_FIELD(gpu_bytes), PS_SHM_FIELD(pad1),
+                                        PS_SHM_FIELD(barriers),  PS_SHM_FIELD(counters),
+                                        PS_SHM_FIELD(pushing),   PS_SHM_FIELD(push_ns),
+                                        PS_SHM_FIELD(staleness)};
 };
 
 template <>

@@ -5,6 +5,7 @@
 #include "shm/base/clock.hpp"
 #include "shm/base/futex.hpp"
 #include "shm/segment/events.hpp"
+#include "shm/steps/gpu_note.hpp"
 #include "shm/steps/guest.hpp"
 
 namespace ps_shm::shm {
@@ -55,6 +56,7 @@ JoinOutcome try_join(JobSegments& job, std::optional<std::uint32_t> wanted, std:
   entry.pid.store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed, as all to `holders`: ranks.J1 publishes it
   entry.guest.store_relaxed(membership == Membership::kGuest ? 1 : 0);
   entry.waiting_for.store_relaxed(static_cast<std::uint32_t>(WaitingFor::kNothing));
+  forget_gpu(entry);
   entry.joined_ns.store_relaxed(now_ns());
   for (std::uint32_t which = 0; which < kBarriers; ++which) {            // ranks.J1: before deciders see this owner
     const std::uint64_t round = job.barrier(which).step.load_acquire();  // (barrier.A6)

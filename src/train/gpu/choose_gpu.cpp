@@ -1,4 +1,5 @@
 #include "train/gpu/choose_gpu.hpp"
+#include "device/resources.hpp"
 #include "train/gpu/model_kernels.hpp"
 
 #include <numa.h>
@@ -27,6 +28,7 @@ std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wir
   const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, log);
   if (!gpu) return {};
   run_near(*gpu);
+  device::check(cuda, cuda.yield_in_waits(gpu->device), "be used");  // this process is a worker_shm
   GpuPlace place;
   place.gpu = *gpu;
   place.wire = wire;
