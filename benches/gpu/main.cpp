@@ -1,6 +1,6 @@
 // Measures on a GPU what the driver's answers leave open, and the links beside bare copies; one JSON object on stdout.
-// Bounded: four and a half minutes in all, one minute with --quick, and what --table-mib adds. Without a GPU it says why
-// and exits with 77.
+// Bounded: four and a half minutes in all, one minute with --quick, and what --table-mib adds. Without a GPU it says
+// why and exits with 77.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>

@@ -220,9 +220,9 @@ class RuntimeCalls final : public CudaCalls {
     return hand_over_value(cudaDeviceCanAccessPeer(&got, device, peer), got, can);
   }
   CudaError set_device(int device) override { return cudaSetDevice(device); }
-  // By default a thread that waits for the GPU spins if there are at least as many cores as contexts, while other workers
-  // and the threads that push need the cores. It does not block, because a step's waits are short, and being woken by an
-  // interrupt would lengthen each of them.
+  // By default a thread that waits for the GPU spins if there are at least as many cores as contexts, while other
+  // workers and the threads that push need the cores. It does not block, because a step's waits are short, and being
+  // woken by an interrupt would lengthen each of them.
   CudaError yield_in_waits(int device) override {
     return cudaInitDevice(device, cudaDeviceScheduleYield, cudaInitDeviceFlagsAreValid);
   }

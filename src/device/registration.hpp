@@ -22,11 +22,10 @@ inline constexpr std::uint32_t kRegionBits = 30;
 inline constexpr std::size_t kRegionBytes = std::size_t{1} << kRegionBits;
 
 struct RegistrationTotals {
-  std::uint64_t bytes = 0;  // registered, as of the last try_register()
-  std::uint64_t calls = 0;  // of cudaHostRegister, including refused ones
-  double seconds = 0.0;     // time spent on registering
-  std::string
-      read_only_refusal;  // why memory was registered for writing, too, although reading suffices; empty: it was not
+  std::uint64_t bytes = 0;        // registered, as of the last try_register()
+  std::uint64_t calls = 0;        // of cudaHostRegister, including refused ones
+  double seconds = 0.0;           // time spent on registering
+  std::string read_only_refusal;  // why memory was registered for writing, too; empty: `read_only` was not refused
 };
 
 class Registration {
@@ -39,8 +38,8 @@ class Registration {
   // Registers [base, base + bytes) if this object holds nothing yet, or extends a registration of the same base. The
   // last region may be unregistered and registered again for that, so no device work may use it meanwhile. Returns
   // false if it was refused: then nothing is registered any more, and `why` holds the reason. If only `read_only` is
-  // refused, the memory is registered for writing, too. Requires: `base` is at a page boundary, the memory may be written;
-  // `read_only` as before. (Other bases are refused.)
+  // refused, the memory is registered for writing, too. Requires: `base` is at a page boundary; the memory may be
+  // written; `read_only` as before. (Other bases are refused.)
   [[nodiscard]] bool try_register(std::byte* base, std::size_t bytes, bool read_only, RegistrationTotals& totals,
                                   std::string& why);
   void unregister() noexcept;

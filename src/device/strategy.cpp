@@ -122,8 +122,7 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
     strategy.pull = PullPath::kCopyEngine;
     strategy.pull_reason = fmt::format(
         "A pull has more than {}, so the copy engine fetches the chunks, which are large: it reads host memory faster "
-        "than "
-        "a kernel.",
+        "than a kernel.",
         size_text(kKernelPullBytes));
   }
   choose_adds(gpu, input, strategy);

@@ -20,8 +20,8 @@ using shm::PushPath;
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
 // Chunks that are smaller than this are copied by a kernel, however many there are: a copy engine needs about a
-// microsecond for each copy, in which a link of 50 GB/s could move 50 KB. By published figures a kernel reads host memory
-// at 35 GB/s whatever the size of the chunks.
+// microsecond for each copy, in which a link of 50 GB/s could move 50 KB. By published figures a kernel reads host
+// memory at 35 GB/s whatever the size of the chunks.
 inline constexpr std::size_t kCopyEngineChunkBytes = std::size_t{128} << 10;
 
 struct Strategy {

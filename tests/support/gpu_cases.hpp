@@ -116,8 +116,8 @@ class GpuMember {
   device::OwnStream stream_;
 };
 
-// Sizes of one chunk and of many, odd sizes, scalars; and a large one, whose chunks the copy engine transfers if they have
-// kLargeChunk bytes.
+// Sizes of one chunk and of many, odd sizes, scalars; and a large one, whose chunks the copy engine transfers if they
+// have kLargeChunk bytes.
 inline const std::vector<std::uint64_t> kSmallSizes{1, 3, 4, 1000, 5003, 70001}, kLargeSizes{17, 900001};
 inline constexpr std::uint64_t kLargeChunk = std::uint64_t{128} << 10;
 

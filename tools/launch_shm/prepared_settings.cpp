@@ -45,8 +45,8 @@ void choose_workers(LaunchSettings& settings) {
   if (gpus != 0) settings.ps.job.workers = static_cast<std::uint32_t>(gpus);
 }
 
-// A push is applied by the worker's threads, and a link brings several times what one thread applies. The worker runs on
-// the cores next to its GPU, so the cores of the machine are shared by all workers.
+// A push is applied by the worker's threads, and a link brings several times what one thread applies. A worker runs on
+// the cores next to its GPU, so the workers share the cores of the machine.
 void choose_threads(LaunchSettings& settings) {
   constexpr std::uint32_t kMostThreads = 8;
   if (!settings.default_threads || !settings.device.may_be_cuda()) return;

@@ -133,9 +133,9 @@ bool OpenFile::open(const char* path, int flags, unsigned mode) {
 }
 
 void OpenFile::raise_descriptor() noexcept {
-  // The process's table of descriptors has 8 bytes for each number up to the highest, so the number must not depend on a
-  // limit of a billion, as containers have: the table for 4096 takes 32 KiB. A quarter of the numbers is for descriptors
-  // such as this.
+  // The process's table of descriptors has 8 bytes for each number up to the highest, so the number must not follow a
+  // limit of a billion, as containers have: the table for 4096 takes 32 KiB. A quarter of the numbers is for
+  // descriptors such as this.
   constexpr rlim_t kEnd = 4096;
   struct rlimit limit {};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

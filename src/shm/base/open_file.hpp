@@ -28,9 +28,9 @@ class OpenFile {
   [[nodiscard]] bool open(const char* path, int flags, unsigned mode = 0);
 
   // Gives the descriptor a high number, above those that other libraries use, now or later. As the kernel releases the
-  // files of a dead process from the highest number down, its locks then go first, before anything that takes the kernel
-  // long to release, such as the context of a GPU or the memory of a large file (locks.L6). If no high number is free,
-  // the descriptor stays as it is. Requires: a file is open.
+  // files of a dead process from the highest number down, its locks then go first, before anything that takes long to
+  // release, such as the context of a GPU or the memory of a large file (locks.L6). If no high number is free, the
+  // descriptor stays as it is. Requires: a file is open.
   void raise_descriptor() noexcept;
 
   // Maps the first `bytes`, and unmaps what was mapped before. False: errno says why.

@@ -109,9 +109,9 @@ std::size_t memory_of(const struct stat& status) noexcept {
   return static_cast<std::size_t>(status.st_blocks) * kBlock;
 }
 
-// For a file system without unnamed files (O_TMPFILE), such as gVisor's: opens a file whose name no process looks for. Its
-// creator holds a lock on it until it gets its real name, so hidden files without a lock are of dead processes, and are
-// removed here. False: errno says why.
+// For a file system without unnamed files (O_TMPFILE), such as gVisor's: opens a file whose name no process looks for.
+// Its creator holds a lock on it until it gets its real name, so hidden files without a lock are of dead processes, and
+// are removed here. False: errno says why.
 bool open_hidden(OpenFile& file, std::string& name) {
   constexpr char kPrefix[] = ".ps_shm_new.";
   const auto try_lock = [](const OpenFile& of) { return flock(of.descriptor(), LOCK_EX | LOCK_NB) == 0; };

@@ -7,8 +7,8 @@
 namespace ps_shm::shm {
 namespace {
 
-// WorkerShm::gpu: {there : 1, native adds : 1, push : 3, pull : 3, node + 1 : 16, knows its address : 1, domain : 16, bus : 8,
-// device : 8}, from the highest used bit down.
+// WorkerShm::gpu: {there : 1, native adds : 1, push : 3, pull : 3, node + 1 : 16, knows its address : 1, domain : 16,
+// bus : 8, device : 8}, from the highest used bit down.
 constexpr unsigned kKnownBit = 32, kNodeBit = 33, kPullBit = 49, kPushBit = 52, kAddsBit = 55, kThereBit = 56;
 
 std::uint64_t note_bits(std::uint64_t word, unsigned first, unsigned bits) noexcept {

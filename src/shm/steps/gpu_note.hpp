@@ -1,5 +1,5 @@
-// What a worker notes about its GPU in its entry of the worker table, for the inspector. Diagnostic only: a reader may get
-// the words of two notes.
+// What a worker notes about its GPU in its entry of the worker table, for the inspector. Diagnostic only: a reader may
+// get the words of two notes.
 #pragma once
 
 #include <array>
