@@ -235,10 +235,10 @@ class JobView {
   // The variables, in the order of their declaration.
   std::vector<VariableInfo> variables() const;
 
-  // The values of the float32 variable `name`, as Worker::pull() copies them, in row-major order.
+  // The values of the variable `name` of float32 or bfloat16, as Worker::pull() copies them, in row-major order.
   //
   // Throws: Error with kNotFound if there is no such variable (the message lists those that exist), kInvalidState if it
-  // is not initialised, kInvalidArgument if its dtype is not float32.
+  // is not initialised, kInvalidArgument if it is of another dtype.
   std::vector<float> values(const std::string& name) const;
 
   // The values of the variable `name`, of any dtype, as bytes.

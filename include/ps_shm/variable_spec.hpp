@@ -17,11 +17,17 @@ struct VariableSpec {
   std::string name;  // 1 to 127 characters of [A-Za-z0-9_.:/-]
   // Extents of at most 8 axes, each at least 1, with at most 2^40 elements in all. Empty: a scalar.
   std::vector<std::uint64_t> shape{};
-  std::optional<UpdateRule> rule{};  // unset: the rule of the job's optimizer
-  // Gradients apply to float32 only. A variable of another type holds bytes such as counters or tables of tokens: it
-  // can be pulled, added to and assigned, its rule is add, and its layout is versioned.
+  std::optional<UpdateRule> rule{};  // unset: that of the job's optimizer; add for types that take no gradients
+  // Gradients apply to float32 and bfloat16. A variable of another type holds bytes such as counters or tables of
+  // tokens: it can be pulled, added to and assigned, and its rule is add. The layout of types other than float32 is
+  // versioned.
+  //
+  // bfloat16 takes half the memory of float32. Gradients for it, and its optimizer state, are of float32. Each update
+  // computes in float32 and rounds the new values stochastically, so that small changes are not lost: the expected
+  // value is exact. The random bits depend only on the job's seed, the variable's name, the element and the number of
+  // the update, so mode sync stays deterministic.
   DType dtype = DType::kFloat32;
-  std::optional<Layout> layout{};  // unset: JobConfig::layout
+  std::optional<Layout> layout{};  // unset: JobConfig::layout; versioned for types other than float32
   float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this variable; 0: they do not apply
   float rate_scale = 1.0F;  // multiplies the job's learning rate for this variable
 

@@ -161,9 +161,10 @@ class Worker {
   Table table(const TableSpec& spec);
 
   // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk, and each element
-  // of an in-place variable is whole; the copy as a whole is not point-in-time (see pull_all() and snapshot()).
+  // of an in-place variable is whole; the copy as a whole is not point-in-time (see pull_all() and snapshot()). Values of
+  // bfloat16 are converted, which is exact.
   //
-  // Throws: Error if out.size() != variable.element_count() or the dtype is not float32.
+  // Throws: Error if out.size() != variable.element_count() or the dtype is neither float32 nor bfloat16.
   // Progress: lock-free; a chunk's copy is repeated only if others have pushed the same chunk several times meanwhile.
   void pull(const Variable& variable, std::span<float> out);
 
@@ -224,8 +225,8 @@ class Worker {
   // Mode sync: stores it in this worker's gradient segment, from where step() applies it; several pushes of one
   // variable in a step add up. With reduce atomic it is added to the step's accumulator instead.
   //
-  // Throws: Error with kInvalidArgument if gradient.size() != variable.element_count() or the dtype is not float32;
-  // kNoSpace if /dev/shm is full. In mode sync kInvalidState if a step() has thrown after it had published what was
+  // Throws: Error with kInvalidArgument if gradient.size() != variable.element_count() or the dtype is neither float32 nor
+  // bfloat16; kNoSpace if /dev/shm is full. In mode sync kInvalidState if a step() has thrown after it had published what was
   // pushed before (another step() ends that step), or if this worker has added to or assigned the variable in the same
   // step.
   // Progress: async, ssp and reduce atomic: lock-free. sync with ordered reduction: wait-free, except that the first
@@ -239,7 +240,8 @@ class Worker {
   // segment, so that pushing it from there copies nothing. It must not be written between that push and a step() that
   // returns. A gradient pushed from there replaces what was pushed of the variable before in the same step.
   //
-  // Throws: Error with kNoSpace if /dev/shm or the memory is full, kInvalidArgument if the dtype is not float32.
+  // Throws: Error with kNoSpace if /dev/shm or the memory is full, kInvalidArgument if the dtype is neither float32 nor
+  // bfloat16.
   std::span<float> gradient(const Variable& variable);
 
   // Pushes the gradient of a variable that has one element, as above. With layout inplace it takes one

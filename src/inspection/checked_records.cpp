@@ -65,7 +65,7 @@ void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t ar
   const Segment& shard = job.shard(variable.shard);
   const VersionedVariable source(shard, variable);
   for (std::uint64_t chunk = 0; chunk < source.chunks(); ++chunk)
-    read_chunk(shard, variable, chunk, values.data() + source.chunk_begin(chunk), array);
+    read_chunk(shard, variable, chunk, values.data() + source.array_begin(chunk, array), array);
 }
 
 std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::uint64_t most) {
@@ -196,10 +196,13 @@ Group KnownVariables::find(const std::string& name) {
 }
 
 std::vector<float> read_values(JobSegments& job, const Group& group, std::uint64_t array) {
-  std::vector<float> all(group.front()->whole_elements);
-  for (const VariableShm* part : group)
-    read_values(job, *part, array, std::span(all).subspan(part->part_begin, part->elements));
   const VariableShm& first = *group.front();
+  const bool is_slot = array != 0 && !is_inplace(first);
+  const std::uint64_t each = is_slot ? gradients_per_float(first) : 1;
+  std::vector<float> all(is_slot ? element_count(first) : first.whole_elements);
+  for (const VariableShm* part : group)
+    read_values(job, *part, array,
+                std::span(all).subspan(each * part->part_begin, is_slot ? gradient_floats(*part) : part->elements));
   if (!is_hashed(first)) return all;
   std::vector<float> ordered(all.size());
   order_by_rows(all, ordered, first);

@@ -11,6 +11,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/segment/placement.hpp"
 #include "shm/segment/record_check.hpp"
 #include "shm/slots/inplace_rows.hpp"
 
@@ -43,7 +44,7 @@ auto look_at_whole(const shm::JobSegments& job, Look&& look) {
 
 // The index in the whole variable of an element of a part.
 inline std::uint64_t element_in_whole(const shm::VariableShm& part, std::uint64_t element) noexcept {
-  if (!shm::is_hashed(part)) return part.part_begin + element;
+  if (!shm::is_hashed(part)) return part.part_begin * shm::gradients_per_float(part) + element;
   const std::uint64_t width = part.row_elements;
   return (element / width * part.parts + part.part) * width + element % width;
 }
@@ -52,7 +53,7 @@ inline std::uint64_t element_in_whole(const shm::VariableShm& part, std::uint64_
 inline std::uint64_t slot_bytes(const shm::VariableShm& variable) noexcept {
   const std::uint64_t floats = is_inplace(variable)
                                    ? variable.elements / variable.row_elements * variable.row_floats - variable.elements
-                                   : variable.elements * variable.slots;
+                                   : variable.elements * shm::gradients_per_float(variable) * variable.slots;
   return floats * sizeof(float);
 }
 

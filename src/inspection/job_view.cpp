@@ -26,6 +26,7 @@
 #include "shm/steps/ssp_clock.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "snapshot/snapshot.hpp"
+#include "update/bfloat16.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm {
@@ -109,7 +110,10 @@ struct PS_SHM_HIDDEN JobView::Impl {
       bytes.words += record->pieces * sizeof(shm::PieceWordShm);
       if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
       if (shm::has_row_counts(*record)) bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
-      (record->base == 0 ? bytes.values : bytes.accumulators) += record->elements * sizeof(float);
+      if (shm::is_accumulator(*record))
+        bytes.accumulators += record->elements * shm::gradients_per_float(*record) * sizeof(float);
+      else
+        bytes.values += record->elements * sizeof(float);
       bytes.slots += slot_bytes(*record);
       if (!is_inplace(*record) && classes.emplace(record->shard, record->buffer_class).second)
         bytes.free_buffers += (std::uint64_t{job.lanes()} * shm::kFreeBuffersPerClass) << record->buffer_class;
@@ -301,9 +305,14 @@ std::vector<VariableInfo> JobView::variables() const {
 std::vector<float> JobView::values(const std::string& name) const {
   return impl_->guarded([&] {
     const Group group = impl_->known.find(name);
-    if (const auto dtype = static_cast<DType>(group.front()->dtype); dtype != DType::kFloat32)
+    const auto dtype = static_cast<DType>(group.front()->dtype);
+    if (!update::takes_gradients(dtype))
       throw Error(fmt::format("variable '{}' has dtype {}, not float32: use bytes()", name, to_string(dtype)));
-    return read_values(impl_->job, group, 0);
+    std::vector<float> values = read_values(impl_->job, group, 0);
+    if (dtype == DType::kFloat32) return values;
+    values.insert(values.begin(), shm::element_count(*group.front()) - values.size(), 0.0F);
+    update::widen_in_place(values.data(), values.size());
+    return values;
   });
 }
 

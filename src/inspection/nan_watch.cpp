@@ -16,6 +16,7 @@
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "snapshot/snapshot.hpp"
+#include "update/bfloat16.hpp"
 
 namespace ps_shm {
 using namespace shm;
@@ -42,7 +43,7 @@ std::optional<NanFound> NanWatch::look_at_all() {
     records_ = copy_records(job_);
   }
   for (const CheckedRecord& record : records_) {
-    if (record->base != 0 || static_cast<DType>(record->dtype) != DType::kFloat32) continue;
+    if (record->base != 0 || !update::takes_gradients(static_cast<DType>(record->dtype))) continue;
     const auto position = static_cast<std::uint32_t>(&record - records_.data());
     const std::uint32_t entry = job_.index(position).load_acquire();  // (directory.D1)
     if (entry == 0 || !job_.has_records(entry)) fail_damaged(job_.control().name(), "it has been truncated");
@@ -69,13 +70,19 @@ std::vector<std::uint64_t> NanWatch::buffers_of(const VariableShm& variable) con
 
 std::optional<NanFound> NanWatch::look_versioned(const VariableShm& variable, std::vector<Seen>& seen) {
   const VersionedVariable chunks(job_.shard(variable.shard), variable);
-  std::vector<float> values(variable.piece_elements);
+  const bool is_widened = static_cast<DType>(variable.dtype) != DType::kFloat32;
+  std::vector<float> values(chunks.stride());
   for (std::uint64_t chunk = 0; chunk < chunks.chunks(); ++chunk) {
     Seen& known = seen[chunk];
     if (chunks.version(chunk) + 1 == known.pushes) continue;
-    const auto pulled = std::span(values).first(chunks.chunk_size(chunk));
+    const auto pulled = std::span(values).first(chunks.gradient_size(chunk));
+    float* const stored = pulled.last(chunks.chunk_size(chunk)).data();
+    const auto widen = [&] {
+      if (is_widened) update::widen_in_place(pulled.data(), pulled.size());
+    };
     ChunkFacts facts;
-    if (chunks.try_pull_labelled(chunk, pulled.data(), facts) != PullResult::kWhole) continue;  // later
+    if (chunks.try_pull_labelled(chunk, stored, facts) != PullResult::kWhole) continue;  // later
+    widen();
     std::size_t odd = first_odd(pulled);
     if (odd == pulled.size()) {
       known.pushes = facts.version + 1;
@@ -88,14 +95,15 @@ std::optional<NanFound> NanWatch::look_versioned(const VariableShm& variable, st
     NanFound found{.variable = variable.name, .value = pulled[odd]};
     for (const std::uint64_t buffer : buffers_of(variable)) {
       ChunkFacts old;
-      if (!chunks.try_pull_old(chunk, facts.version, buffer, pulled.data(), old)) continue;
+      if (!chunks.try_pull_old(chunk, facts.version, buffer, stored, old)) continue;
+      widen();
       const std::size_t place = first_odd(pulled);
       if (place == pulled.size())
         clean = std::max(clean.value_or(0), old.version);
       else if (old.version < first.version)
         first = old, odd = place, found.value = pulled[place];
     }
-    found.element = element_in_whole(variable, chunks.chunk_begin(chunk) + odd);
+    found.element = element_in_whole(variable, chunks.gradient_begin(chunk) + odd);
     found.step = first.label.step;
     found.is_initial = first.version == 0;
     if (found.is_initial) return found;
@@ -127,9 +135,9 @@ std::vector<std::uint32_t> NanWatch::guilty_of(const VariableShm& variable, std:
     if (entry.published.load_acquire() != step + 1 ||  // (barrier.A2) pairs with barrier.A1
         segment.open(name, Access::kReadOnly, kTrustAnybody) != AttachOutcome::kReady ||
         !segment.is_of(SegmentKind::kGradient, rank, job_.job(), job_.instance()) ||
-        segment.usable_bytes() < variable.gradient_offset + variable.elements * sizeof(float))
+        segment.usable_bytes() < variable.gradient_end)
       return contributors;
-    std::vector<float> gradient(variable.elements);
+    std::vector<float> gradient(gradient_floats(variable));
     racing_copy(gradient.data(), reinterpret_cast<const float*>(segment.data() + variable.gradient_offset),
                 gradient.size());
     if (entry.published.load_acquire() != step + 1) return contributors;  // (barrier.A2) pairs with barrier.A1

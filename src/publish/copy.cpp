@@ -2,27 +2,16 @@
 
 #include <fmt/format.h>
 
-#include <bit>
-#include <cstdint>
 #include <cstring>
 
 #include "ps_shm/errors.hpp"
 #include "shm/base/streaming.hpp"
-#include "update/simd.hpp"
+#include "update/bfloat16.hpp"
 
 namespace ps_shm {
 namespace {
 
 constexpr std::size_t kLargeGeneration = 32 << 20, kLargePart = 64 << 10;  // measured by benches/publication
-
-PS_SHM_SIMD_CLONES void round_all(std::uint16_t* to, const float* from, std::size_t count) noexcept {
-  PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto bits = std::bit_cast<std::uint32_t>(from[i]);
-    const std::uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16, quiet_nan = bits >> 16 | 0x40;
-    to[i] = static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
-  }
-}
 
 }  // namespace
 
@@ -51,7 +40,7 @@ void copy_tensor(std::byte* to, const std::byte* from, std::size_t bytes, std::s
 }
 
 void round_to_bfloat16(std::byte* to, const float* from, std::size_t count) noexcept {
-  round_all(reinterpret_cast<std::uint16_t*>(to), from, count);
+  update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(to), from, count);
 }
 
 }  // namespace ps_shm

@@ -13,6 +13,7 @@
 #include "shm/segment/placement.hpp"
 #include "shm/slots/inplace_rows.hpp"
 #include "shm/slots/versioned_slot.hpp"
+#include "update/bfloat16.hpp"
 #include "update/bytes.hpp"
 #include "update/elements.hpp"
 
@@ -56,8 +57,7 @@ void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::u
 
 void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, std::uint64_t block, float* out) {
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
-  update::with_element_value(shm::settings_of(job.config().optimizer, record),
-                             shm::read_live(job).settings.learning_rate,
+  update::with_element_value(shm::settings_of(job.config(), record), shm::read_live(job).settings.learning_rate,
                              [&](const auto& value_of) { source.pull_block(block, out, value_of); });
 }
 
@@ -258,12 +258,15 @@ bool Snapshot::is_point_in_time(const std::string& name) const {
 
 void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
   const VariableShm& first = *impl_->parts_of(name).front().record;
-  if (first.dtype != static_cast<std::uint32_t>(DType::kFloat32))
-    throw Error(fmt::format("copy of variable '{}': its dtype is {}; give a span of bytes", name,
-                            to_string(static_cast<DType>(first.dtype))));
-  if (const std::uint64_t floats = impl_->floats_of(name, array); out.size() != floats)
+  const auto dtype = static_cast<DType>(first.dtype);
+  if (!update::takes_gradients(dtype))
+    throw Error(fmt::format("copy of variable '{}': its dtype is {}; give a span of bytes", name, to_string(dtype)));
+  const bool is_widened = array == 0 && dtype != DType::kFloat32;
+  const std::uint64_t stored = impl_->floats_of(name, array), floats = is_widened ? element_count(first) : stored;
+  if (out.size() != floats)
     throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, floats, out.size()));
-  impl_->copy(name, 0, out, array);
+  impl_->copy(name, 0, out.last(stored), array);
+  if (is_widened) update::widen_in_place(out.data(), out.size());
 }
 
 void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint64_t array) const {
@@ -303,7 +306,8 @@ std::uint64_t Snapshot::Impl::floats_of(const std::string& name, std::uint64_t a
   if (array >= arrays_of(first))
     throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, arrays_of(first) - 1),
                 ErrorCode::kNotFound);
-  return is_of_rows(first, array) ? first.whole_elements / first.row_elements : first.whole_elements;
+  if (is_of_rows(first, array)) return first.whole_elements / first.row_elements;
+  return array == 0 || !is_versioned(first) ? first.whole_elements : shm::element_count(first);
 }
 
 // Copies a complete in-place array: what was copied during the pause, or the current values.
@@ -342,12 +346,16 @@ void Snapshot::Impl::copy(const std::string& name, std::uint64_t begin, std::spa
   std::vector<float> whole;  // a chunk of which only a part is requested
   for (const Part& part : parts) {
     const shm::VersionedVariable chunks(taker.job.shard(part.record->shard), *part.record);
-    const std::uint64_t part_begin = part.record->part_begin, chunk_floats = part.record->piece_elements;
-    const std::uint64_t from = std::max(begin, part_begin), to = std::min(end, part_begin + part.record->elements);
+    const VariableShm& record = *part.record;
+    const bool is_slot = array != 0;
+    const std::uint64_t part_begin = record.part_begin * (is_slot ? gradients_per_float(record) : 1);
+    const std::uint64_t part_end = part_begin + (is_slot ? gradient_floats(record) : record.elements);
+    const std::uint64_t chunk_floats = chunks.array_begin(1, array);
+    const std::uint64_t from = std::max(begin, part_begin), to = std::min(end, part_end);
     for (std::uint64_t at = from; at < to;) {
       const std::uint64_t chunk = (at - part_begin) / chunk_floats;
-      const std::uint64_t chunk_begin = part_begin + chunks.chunk_begin(chunk);
-      const std::uint64_t chunk_end = chunk_begin + chunks.chunk_size(chunk), until = std::min(to, chunk_end);
+      const std::uint64_t chunk_begin = part_begin + chunks.array_begin(chunk, array);
+      const std::uint64_t chunk_end = chunk_begin + chunks.array_size(chunk, array), until = std::min(to, chunk_end);
       float* const here = out.data() + (at - begin);
       if (at == chunk_begin && until == chunk_end) {
         chunks.pull_image(chunk, point.epoch, here, array);

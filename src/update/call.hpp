@@ -18,7 +18,8 @@ struct Call {
   float inverse_rate = 0.0F;  // for rules that divide by the rate
   float kept = 0.0F;          // d of the moving average; 0: there is none
   float taken = 0.0F;         // 1 - d, computed without loss of digits
-  bool has_t = false;         // some of these depend on t (rule_table.hpp), and are not yet set for an update
+  std::uint64_t rounding = 0;  // rounding_key(), for bfloat16
+  bool has_t = false;          // some of these depend on t (rule_table.hpp), and are not yet set for an update
 
   bool is_plain() const noexcept {
     return scale == 1.0F && limit == std::numeric_limits<float>::infinity() && l2 == 0.0F && decay == 0.0F;
@@ -29,9 +30,9 @@ struct Call {
 // chunks.
 Call resolve(const Settings& settings, float learning_rate, float scale) noexcept;
 
-// apply() of rules.hpp, with the result of resolve(). `updates`: number of earlier updates of this chunk.
-void apply(const Call& call, std::uint64_t updates, float* out, const float* in, std::size_t stride,
-           const float* gradient, std::size_t count, const float* following = nullptr) noexcept;
+// apply() of rules.hpp, with the result of resolve(). `updates`, `first`: as in Moment.
+void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* out, const float* in,
+           std::size_t stride, const float* gradient, std::size_t count, const float* following = nullptr) noexcept;
 
 // Prefetches a cache line that will be read and then written: the buffer that an update replaces is the next one to be
 // filled. One request for both instead of two saves a transfer between cores if another core has written the line

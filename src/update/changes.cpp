@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
@@ -47,6 +48,22 @@ void set_values(const Settings& settings, bool adds, float learning_rate, float*
   }
 }
 
+// The state changes as that of the same values in float32. Values are not rounded.
+void assign_bfloat16(const Settings& settings, Change how, float learning_rate, float* out, const float* in,
+                     std::size_t stride, const float* values, std::size_t count) noexcept {
+  Settings as_floats = settings;
+  as_floats.dtype = DType::kFloat32;
+  constexpr std::size_t kBlock = BFloat16Chunk::kBlock;
+  float block_values[kBlock];
+  BFloat16Chunk{out, in, stride, slots_per_element(settings)}.for_blocks(
+      0, count, [&](float* after, const float* before, BFloat16Bits* block, std::size_t at, std::size_t n) {
+        const auto* const given = reinterpret_cast<const BFloat16Bits*>(values) + at;
+        widen(block_values, given, n);
+        change(as_floats, how, learning_rate, after, before, kBlock, block_values, n);
+        std::copy_n(given, n, block);
+      });
+}
+
 }  // namespace
 
 void add_elements(DType dtype, float* out, const float* in, const float* delta, std::size_t count) noexcept {
@@ -61,6 +78,8 @@ void add_elements(DType dtype, float* out, const float* in, const float* delta, 
 
 void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept {
+  if (settings.dtype == DType::kBFloat16)
+    return assign_bfloat16(settings, how, learning_rate, out, in, stride, values, count);
   if (how == Change::kReset) {
     copy(out, values, count);
     return initialise_slots(settings, learning_rate, values, out + stride, stride, count);

@@ -61,15 +61,16 @@ struct Element {
   const char* name;         // as NumPy and PyTorch spell it
   const char* safetensors;  // as files of that format do
   const char* npy;          // as NumPy's files do
-  bool has_sum;             // see the function has_sum
+  bool has_sum;             // see the functions has_sum and takes_gradients
+  bool takes_gradients = false;
 };
 
 // clang-format off
 inline constexpr std::tuple kElements{
-    //                     dtype             kind                   name        safetensors npy  has_sum
-    Element<float>        {DType::kFloat32,  NumberKind::kFloat,    "float32",  "F32",  "<f4", true},
+    //                     dtype             kind                   name        safetensors npy  has_sum takes_gradients
+    Element<float>        {DType::kFloat32,  NumberKind::kFloat,    "float32",  "F32",  "<f4", true, true},
     Element<double>       {DType::kFloat64,  NumberKind::kFloat,    "float64",  "F64",  "<f8", true},
-    Element<BFloat16>     {DType::kBFloat16, NumberKind::kBFloat,   "bfloat16", "BF16", "|V2", false},
+    Element<BFloat16>     {DType::kBFloat16, NumberKind::kBFloat,   "bfloat16", "BF16", "|V2", false, true},
     Element<std::int64_t> {DType::kInt64,    NumberKind::kSigned,   "int64",    "I64",  "<i8", true},
     Element<Float16>      {DType::kFloat16,  NumberKind::kFloat,    "float16",  "F16",  "<f2", false},
     Element<std::int32_t> {DType::kInt32,    NumberKind::kSigned,   "int32",    "I32",  "<i4", true},
@@ -90,13 +91,13 @@ struct DTypeTraits {
   NumberKind kind;
   const char *name, *safetensors, *npy;
   std::uint32_t bytes;
-  bool has_sum;
+  bool has_sum, takes_gradients;
 };
 
 inline constexpr auto kDTypes = std::apply(
     []<class... T>(const Element<T>&... rows) {
-      return std::array{
-          DTypeTraits{rows.dtype, rows.kind, rows.name, rows.safetensors, rows.npy, sizeof(T), rows.has_sum}...};
+      return std::array{DTypeTraits{rows.dtype, rows.kind, rows.name, rows.safetensors, rows.npy, sizeof(T),
+                                    rows.has_sum, rows.takes_gradients}...};
     },
     kElements);
 static_assert(
@@ -116,6 +117,15 @@ constexpr const DTypeTraits* find_dtype(DType dtype) noexcept {
 constexpr bool has_sum(DType dtype) noexcept {
   const DTypeTraits* row = find_dtype(dtype);
   return row != nullptr && row->has_sum;
+}
+// Whether the update rules apply to variables of the type. Gradients and optimizer state are of float32.
+constexpr bool takes_gradients(DType dtype) noexcept {
+  const DTypeTraits* row = find_dtype(dtype);
+  return row != nullptr && row->takes_gradients;
+}
+// The number of elements in each float that values of the type occupy, where they take gradients; otherwise 1.
+constexpr std::uint64_t gradients_per_float(DType dtype) noexcept {
+  return takes_gradients(dtype) ? sizeof(float) / find_dtype(dtype)->bytes : 1;
 }
 
 // The row of a name: `spelling` is one of the fields name, safetensors, npy.

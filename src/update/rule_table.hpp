@@ -349,6 +349,7 @@ inline Call resolve(const Settings& settings, float learning_rate, float scale, 
           call.has_t = settings.ema > 0 || requires { Rule::set_update(call, 1.0); };
         }
       });
+  call.has_t = call.has_t || settings.dtype == DType::kBFloat16;
   return call;
 }
 

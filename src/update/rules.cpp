@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 
+#include "update/bfloat16.hpp"
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
 
@@ -13,6 +15,7 @@ namespace {
 // The same call with everything that depends on the number t of the update, after `updates` earlier ones.
 Call at_update(Call call, std::uint64_t updates) noexcept {
   const double t = double(updates) + 1;
+  if (call.settings.dtype == DType::kBFloat16) call.rounding = rounding_key(call.settings.rounding, updates);
   with_rule(
       call.settings.rule, [&](auto rule) __attribute__((always_inline)) {
         if constexpr (requires { rule.set_update(call, t); }) rule.set_update(call, t);
@@ -175,6 +178,33 @@ void run(const Call& call, float* out, const float* in, std::size_t stride, cons
   }
 }
 
+static_assert(std::size(Traits{}.slots) + 1 == BFloat16Chunk::kMostSlots, "one more is the average");
+
+// The same on the elements [begin, begin + count) of a chunk of bfloat16, whose first element has the number `first`;
+// `gradient` begins with them.
+template <class Gradient>
+[[gnu::noinline]] void run_rounded(const Call& call, std::uint64_t first, float* out, const float* in,
+                                   std::size_t stride, const Gradient& gradient, std::size_t begin,
+                                   std::size_t count) noexcept {
+  constexpr std::size_t kBlock = BFloat16Chunk::kBlock;
+  BFloat16Chunk{out, in, stride, slots_per_element(call.settings)}.for_blocks(
+      begin, count, [&](float* after, const float* before, BFloat16Bits* block, std::size_t at, std::size_t n) {
+        run(call, after, before, kBlock, gradient.from(at - begin), n, nullptr);
+        round_stochastically(block, after, n, call.rounding, first + at);
+      });
+}
+
+// Not inlined: otherwise the updates that do not depend on t would have to save more registers.
+[[gnu::noinline]] void apply_at(const Call& call, std::uint64_t updates, std::uint64_t first, float* out,
+                                const float* in, std::size_t stride, const float* gradient, std::size_t count,
+                                const float* following) noexcept {
+  const Call now = at_update(call, updates);
+  if (call.settings.dtype == DType::kBFloat16)
+    run_rounded(now, first, out, in, stride, Given{gradient}, 0, count);
+  else
+    run(now, out, in, stride, Given{gradient}, count, following);
+}
+
 // Prefetches the gradient as far ahead as for_each does for its inputs.
 template <class Store>
 [[gnu::always_inline]] inline void for_gradient(const float* gradient, float scale, float limit, std::size_t count,
@@ -209,15 +239,16 @@ Call resolve(const Settings& settings, float learning_rate, float scale) noexcep
   return resolve(settings, learning_rate, scale, settings.clip_value);
 }
 
-void apply(const Call& call, std::uint64_t updates, float* out, const float* in, std::size_t stride,
-           const float* gradient, std::size_t count, const float* following) noexcept {
-  if (call.has_t) return run(at_update(call, updates), out, in, stride, Given{gradient}, count, following);
+void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* out, const float* in,
+           std::size_t stride, const float* gradient, std::size_t count, const float* following) noexcept {
+  if (call.has_t) return apply_at(call, updates, first, out, in, stride, gradient, count, following);
   run(call, out, in, stride, Given{gradient}, count, following);
 }
 
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
            const float* gradient, float scale, std::size_t count, const float* following) noexcept {
-  apply(resolve(settings, moment.learning_rate, scale), moment.updates, out, in, stride, gradient, count, following);
+  apply(resolve(settings, moment.learning_rate, scale), moment.updates, moment.first, out, in, stride, gradient, count,
+        following);
 }
 
 void apply_combined(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
@@ -239,10 +270,16 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
   const auto run_with = [&](const Contribution& first, float first_limit, std::size_t begin, std::size_t n,
                             const float* next) {
     const Sum sum{first.gradient, last.gradient + begin};
+    const auto run_on = [&](const auto& gradient) {
+      if (settings.dtype == DType::kBFloat16)
+        run_rounded(call, moment.first, out, in, stride, gradient, begin, n);
+      else
+        run(call, out + begin, in + begin, stride, gradient, n, next);
+    };
     if (clips)
-      run(call, out + begin, in + begin, stride, ClippedSum{sum, first.scale, first_limit, last.scale, limit}, n, next);
+      run_on(ClippedSum{sum, first.scale, first_limit, last.scale, limit});
     else
-      run(call, out + begin, in + begin, stride, sum, n, next);
+      run_on(sum);
   };
   if (contributions.size() == 2) return run_with(contributions[0], limit, 0, count, following);
   constexpr std::size_t kBlock = 1024;  // 4 KiB of sums stay in the first-level cache

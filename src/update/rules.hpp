@@ -29,6 +29,7 @@ struct Settings {
   float ema = 0.0F;               // 0: no such slot
   float rate_scale = 1.0F;        // multiplies each learning rate that a function below gets
   DType dtype = DType::kFloat32;  // other dtypes: the floats hold the bytes of elements of that dtype
+  std::uint64_t rounding = 0;     // bfloat16: rounding_seed()
 };
 
 // `rule` and the following: the variable's (VariableSpec). An average is kept if the job asks for one and the rule is an
@@ -40,13 +41,15 @@ inline std::size_t slots_per_element(const Settings& settings) noexcept {
   return slots_per_element(settings.rule, settings.ema > 0);
 }
 
-// What changes from one update to the next.
+// What changes from one chunk and update to the next.
 struct Moment {
   float learning_rate = 0.0F;
   std::uint64_t updates = 0;  // number of earlier updates of this chunk
+  std::uint64_t first = 0;    // number of the chunk's first element in the variable; bfloat16 alone needs it
 };
 
-// Initial values of the slots of `count` elements; slot k is at `slots + k * stride`.
+// Initial values of the slots of `count` elements with these values of the settings' dtype; slot k is at
+// `slots + k * stride`.
 void initialise_slots(const Settings& settings, float learning_rate, const float* values, float* slots,
                       std::size_t stride, std::size_t count) noexcept;
 
@@ -57,6 +60,10 @@ void initialise_elements(const Settings& settings, float learning_rate, const fl
 // Initial value of the state of a row in place. Requires: the rule keeps row state.
 float first_row_state(const Settings& settings, float learning_rate) noexcept;
 
+// All functions below on chunks count elements of the settings' dtype if it takes gradients, otherwise floats. Values of
+// bfloat16 take half of a stride: then slot k lies (k + 1) * stride - stride / 2 floats after them, and new values are
+// rounded stochastically (bfloat16.hpp).
+//
 // out = rule(in, gradient) over `count` elements; slot k of each lies (k + 1) * stride floats after the values. `scale`
 // multiplies the gradient first. Requires: `out` does not overlap the others; count <= stride if there are slots.
 // `following`: the caller's next `in`, if known; it is only prefetched.
@@ -88,7 +95,8 @@ enum class Change : std::uint64_t {
 };
 
 // out = in, changed bypassing the rule. If a value is a function of state (ftrl), the state is solved for; kAssign also
-// sets the average. `out` may be `in`, else they do not overlap. Slots lie as for apply(). Requires: not kStep.
+// sets the average. `out` may be `in`, else they do not overlap. Slots lie as for apply(). `values` are of the dtype.
+// Requires: not kStep; not kAdd for bfloat16, which has no sum.
 void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept;
 

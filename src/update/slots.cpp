@@ -1,6 +1,7 @@
 // The settings of a variable's rule, and the initial values of its slots.
 #include <algorithm>
 
+#include "update/bfloat16.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::update {
@@ -33,6 +34,18 @@ Settings settings_of(const Optimizer& optimizer, UpdateRule rule, float regulari
 
 void initialise_slots(const Settings& settings, float learning_rate, const float* values, float* slots,
                       std::size_t stride, std::size_t count) noexcept {
+  if (settings.dtype == DType::kBFloat16) {
+    Settings as_floats = settings;
+    as_floats.dtype = DType::kFloat32;
+    constexpr std::size_t kBlock = BFloat16Chunk::kBlock;
+    float block[kBlock];
+    for (std::size_t at = 0; at < count; at += kBlock) {
+      const std::size_t n = std::min(kBlock, count - at);
+      widen(block, reinterpret_cast<const BFloat16Bits*>(values) + at, n);
+      initialise_slots(as_floats, learning_rate, block, slots + at, stride, n);
+    }
+    return;
+  }
   for (const Slot& slot : traits_of(settings.rule).slots_of(false)) {
     fill(slot, settings, learning_rate, values, slots, 1, count);
     slots += stride;

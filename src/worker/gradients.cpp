@@ -6,6 +6,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/damage.hpp"
+#include "shm/segment/placement.hpp"
 
 namespace ps_shm {
 
@@ -63,7 +64,7 @@ std::span<float> GradientSegments::place(const shm::VariableShm& record) {
     own_bytes_ = record.gradient_end;
   }
   shm::fault_point(shm::FaultPoint::kGradientGrown);
-  return {reinterpret_cast<float*>(own_.data() + record.gradient_offset), record.elements};
+  return {reinterpret_cast<float*>(own_.data() + record.gradient_offset), shm::gradient_floats(record)};
 }
 
 namespace {
@@ -81,18 +82,23 @@ void GradientSegments::write(const VariablePart& part, std::uint64_t step, updat
                              const GradientInput& given, Threads& threads) {
   float* out = place(part.record).data();
   const std::uint64_t tag = make_tag(step, how);
-  const bool is_sum = how == update::Change::kStep || how == update::Change::kAdd;
-  const bool adds = is_sum && pushed(own_, part.position).load_relaxed() == tag;
-  if (!given.is_arriving() && given.whole().data() + part.begin == out) return publish(part, tag);
+  const bool is_gradient = how == update::Change::kStep;
+  const bool adds = (is_gradient || how == update::Change::kAdd) && pushed(own_, part.position).load_relaxed() == tag;
+  const auto dtype = is_gradient ? DType::kFloat32 : static_cast<DType>(part.record.dtype);
+  const auto begin_of = [&](std::uint64_t piece) {
+    return is_gradient ? part.gradient_begin(piece) : part.piece_begin(piece);
+  };
+  if (!given.is_arriving() && given.whole().data() + begin_of(0) == out) return publish(part, tag);
   const std::uint64_t grain = Threads::grain(part.record.piece_elements * sizeof(float));
   given.split(threads, part.record.pieces, grain, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
     const std::uint64_t at_once = given.is_arriving() ? 1 : end - begin;  // pieces
     for (std::uint64_t piece = begin; piece < end; piece += at_once) {
-      const std::uint64_t last = piece + at_once - 1, first = part.piece_begin(piece);
-      const std::uint64_t count = part.piece_begin(last) + part.piece_size(last) - first;
-      float* target = out + (first - part.begin);
+      const std::uint64_t last = piece + at_once - 1, first = begin_of(piece);
+      const std::uint64_t size = is_gradient ? part.gradient_size(last) : part.piece_size(last);
+      const std::uint64_t count = begin_of(last) + size - first;
+      float* target = out + (first - begin_of(0));
       const float* from = given.piece(part.first_piece + piece, first, count, thread);
-      if (from != target) put(static_cast<DType>(part.record.dtype), target, from, count, adds);
+      if (from != target) put(dtype, target, from, count, adds);
     }
   });
   publish(part, tag);
@@ -106,7 +112,7 @@ void GradientSegments::publish(const VariablePart& part, std::uint64_t tag) noex
 }
 
 std::span<const float> GradientSegments::written(const shm::VariableShm& record) const noexcept {
-  return {reinterpret_cast<const float*>(own_.data() + record.gradient_offset), record.elements};
+  return {reinterpret_cast<const float*>(own_.data() + record.gradient_offset), shm::gradient_floats(record)};
 }
 
 void GradientSegments::write_norm(std::optional<double> squared_norm) noexcept {

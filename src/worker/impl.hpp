@@ -73,6 +73,8 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   }
 
   void pull(VariableState& state, std::span<float> out);
+  void pull_widened(VariableState& state, std::span<float> out);
+  float pull_widened(VariableState& state);  // of one element
 
   // pulling.cpp
   std::optional<std::uint64_t> try_pull_all(std::span<const Variable> handles, std::span<const std::span<float>> outs);

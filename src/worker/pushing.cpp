@@ -26,7 +26,7 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const Gradi
 [[gnu::noinline]] void Worker::Impl::push(const Variable& handle, float gradient) { push(handle, {&gradient, 1}); }
 
 [[gnu::noinline]] void Worker::Impl::push(const Variable& handle, std::span<const float> gradient) {
-  state_of(handle).require_size(gradient.size(), "push");
+  state_of(handle).require_gradient(gradient.size(), "push");
   const GradientInput whole(gradient);
   push(std::span(&handle, 1), std::span(&whole, 1));
 }
@@ -34,19 +34,19 @@ void Worker::Impl::push(std::span<const Variable> handles, std::span<const Gradi
 std::span<float> Worker::gradient(const Variable& variable) {
   Impl& impl = owned();
   VariableState& state = *variable.state_;
-  state.require_floats("a gradient");
+  state.require_gradients("a gradient");
   if (GradientSegments* const landing = impl.mode->landing(); landing != nullptr && state.parts.size() == 1)
     return landing->place(state.parts.front().record);
   if (!state.room) {
     constexpr std::size_t kAlignment = 64;
-    const std::size_t bytes = (state.elements * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t bytes = (state.element_count * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
     state.room.reset(static_cast<float*>(std::aligned_alloc(kAlignment, bytes)));
     if (!state.room)
       throw Error(fmt::format("no memory for a gradient of variable '{}': {} bytes", state.name, bytes),
                   ErrorCode::kNoSpace);
     std::memset(state.room.get(), 0, bytes);
   }
-  return {state.room.get(), state.elements};
+  return {state.room.get(), state.element_count};
 }
 
 void Worker::push(const Variable& variable, float gradient) {
@@ -71,7 +71,7 @@ void Worker::push(std::span<const Variable> variables, std::span<const std::span
   if (variables.size() != gradients.size())
     throw Error(
         fmt::format("push of {} variables with {} gradients: give one for each", variables.size(), gradients.size()));
-  for (std::size_t i = 0; i < variables.size(); ++i) variables[i].state_->require_size(gradients[i].size(), "push");
+  for (std::size_t i = 0; i < variables.size(); ++i) variables[i].state_->require_gradient(gradients[i].size(), "push");
   impl.inputs.assign(gradients.begin(), gradients.end());
   impl.push(variables, impl.inputs);
 }

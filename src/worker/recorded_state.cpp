@@ -8,7 +8,7 @@ std::uint64_t RecordedState::pull(std::span<float> out, std::uint64_t array, flo
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
     recording_.before_pull(*part.versioned, chunk);
     const std::uint64_t version =
-        part.versioned->pull_chunk(chunk, out.data() + part.piece_begin(chunk), retries, array);
+        part.versioned->pull_chunk(chunk, out.data() + part.array_begin(chunk, array), retries, array);
     recording_.pulled(version);
     if (array == 0) pulled[index] = version;
   });
@@ -31,14 +31,15 @@ std::uint64_t RecordedState::apply(update::Change how, std::span<const float> nu
   recording_.begin_push(number_, record::check_of(numbers, static_cast<std::uint32_t>(how)), start_);
   for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
     recording_.before_push(*part.versioned, chunk);
-    const float* const from = numbers.data() + part.piece_begin(chunk);
-    const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
+    const std::uint64_t first = part.gradient_begin(chunk);
+    const float* const from = numbers.data() + (how == update::Change::kStep ? first : part.piece_begin(chunk));
+    const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
     const shm::SwapResult result = part.versioned->push_chunk(
         chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
           recording_.trying(version);
           if (how == update::Change::kStep)
-            update::apply(settings, {rate_at(version, index, shm::kVersionMask, context), version}, out, in, stride,
-                          from, context.scale, count);
+            update::apply(settings, {rate_at(version, index, shm::kVersionMask, context), version, first}, out, in,
+                          stride, from, context.scale, count);
           else
             update::change(settings, how, context.learning_rate, out, in, stride, from, count);
         });

@@ -42,7 +42,7 @@ void SyncWork::list() {
     const shm::VariableShm& record = is_summed_ ? directory_.at(listed.base - 1) : listed;
     Target& target = targets_.emplace_back(Target{record, is_summed_ ? listed.base - 1 : position,
                                                   shm::VersionedVariable(core_.job.shard(record.shard), record),
-                                                  std::nullopt, shm::settings_of(core_.config.optimizer, record)});
+                                                  std::nullopt, shm::settings_of(core_.config, record)});
     if (!is_summed_) continue;
     target.accumulator.emplace(core_.job.shard(listed.shard), listed);
     target.settings.clip_value = 0;  // each contribution was clipped
@@ -107,7 +107,7 @@ double SyncWork::squared_norm_of(std::uint32_t contributor, std::uint64_t step, 
     if (update::traits_of(target.settings.rule).is_sum) continue;
     const GradientSegments::Pushed pushed = gradients.find(contributor, target.record, target.position, step);
     if (pushed.numbers != nullptr && pushed.how == update::Change::kStep)
-      squares += update::squared_norm(pushed.numbers, target.record.elements);
+      squares += update::squared_norm(pushed.numbers, shm::gradient_floats(target.record));
   }
   return squares;
 }
@@ -127,14 +127,14 @@ void SyncWork::change(const Target& target, std::uint64_t chunk, std::uint32_t t
                       const float* in, bool has_step, Step&& step) {
   const Changes& changes = target.changes;
   const std::uint64_t begin = target.variable.chunk_begin(chunk);
-  const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+  const std::uint64_t count = target.variable.gradient_size(chunk), stride = target.variable.stride();
   const auto apply = [&](update::Change how, float* to, const float* from, const float* values) {
     update::change(target.settings, how, rate, to, from, stride, values + begin, count);
   };
   const float* now = in;
   if (changes.values != nullptr) {
     std::vector<float>& room = assigned_[thread];
-    if (has_step) room.resize((1 + update::slots_per_element(target.settings)) * stride);
+    if (has_step) room.resize(target.variable.place_of(1 + update::slots_per_element(target.settings)));
     float* const to = has_step ? room.data() : out;
     apply(changes.resets ? update::Change::kReset : update::Change::kAssign, to, in, changes.values);
     now = to;
@@ -198,12 +198,13 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
   for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
     std::vector<update::Contribution>& input = inputs_[thread];
     input = target.pushed;
-    for (update::Contribution& one : input) one.gradient += target.variable.chunk_begin(chunk);
-    const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+    for (update::Contribution& one : input) one.gradient += target.variable.gradient_begin(chunk);
+    const std::uint64_t count = target.variable.gradient_size(chunk), stride = target.variable.stride();
+    const std::uint64_t first = target.first_element(chunk);
     const float* following = chunk + 1 < target.variable.chunks() ? target.variable.likely_place(chunk + 1) : nullptr;
     const auto update = [&](float* out, const float* in, std::uint64_t version) {
       const auto apply_step = [&](float* to, const float* from) {
-        update::apply_combined(target.settings, {rate, version}, to, from, stride, input, count, following);
+        update::apply_combined(target.settings, {rate, version, first}, to, from, stride, input, count, following);
       };
       if (target.changes.are_any())
         change(target, chunk, thread, rate, out, in, !input.empty(), apply_step);
@@ -227,7 +228,8 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
     const bool has_sum = target.accumulator->has_sum(chunk, step, decision.contributors);
     const bool has_changes = target.changes.are_any();
     if (!has_sum && !has_changes) return;
-    const std::uint64_t count = target.variable.chunk_size(chunk), stride = target.variable.stride();
+    const std::uint64_t count = target.variable.gradient_size(chunk), stride = target.variable.stride();
+    const std::uint64_t first = target.first_element(chunk);
     const bool means = !update::traits_of(target.settings.rule).is_sum;
     const auto update = [&](float* out, const float* in, std::uint64_t version) {
       if (!has_sum) {
@@ -239,7 +241,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
           target.accumulator->try_use_sum(chunk, step, [&](const float* sum, const shm::RankSet& contributors) {
             found = true;
             const auto apply_step = [&](float* to, const float* from) {
-              update::apply(target.settings, {rate, version}, to, from, stride, sum,
+              update::apply(target.settings, {rate, version, first}, to, from, stride, sum,
                             means ? 1.0F / static_cast<float>(contributors.size()) : 1.0F, count);
             };
             if (has_changes)

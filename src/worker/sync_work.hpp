@@ -53,6 +53,12 @@ class SyncWork {
     std::vector<update::Contribution> pushed{};  // in the step under way, in rank order
     Changes changes{};
     std::uint64_t first = 0;  // index of its first chunk among the chunks of all targets in the step
+    const std::uint64_t part_begin = record.part_begin * shm::gradients_per_float(record);  // in elements
+
+    // The number of the chunk's first element in the whole variable, which may be in parts.
+    std::uint64_t first_element(std::uint64_t chunk) const noexcept {
+      return part_begin + variable.gradient_begin(chunk);
+    }
   };
 
   bool is_listed() const;

@@ -12,7 +12,11 @@
 namespace ps_shm {
 
 VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& directory, std::uint32_t where)
-    : record(directory.at(where)), shard(job.shard_data(record.shard)), position(where), begin(record.part_begin) {
+    : record(directory.at(where)),
+      shard(job.shard_data(record.shard)),
+      position(where),
+      begin(record.part_begin),
+      gradients_begin(begin * shm::gradients_per_float(record)) {
   if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
     versioned.emplace(job.shard(record.shard), record);
   else
@@ -57,8 +61,9 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
   dtype = static_cast<DType>(first.dtype);
   element_count = shm::element_count(first);
   if (dtype == DType::kFloat32) span_elements_ = elements;
+  if (update::takes_gradients(dtype)) gradient_elements_ = element_count;
   layout = static_cast<Layout>(first.layout);
-  settings = shm::settings_of(job.config().optimizer, first);
+  settings = shm::settings_of(job.config(), first);
   is_sum = update::traits_of(settings.rule).is_sum;
   pulled.assign(pieces, kNotPulled);
   observed.assign(pieces, kNotPulled);
@@ -68,11 +73,11 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
 }
 
 void VariableState::refuse_size(std::size_t size, const char* verb) const {
-  if (dtype != DType::kFloat32)
+  if (dtype != DType::kFloat32 && (gradient_elements_ == kNoFloats || size == gradient_elements_ || size == 0))
     throw Error(
         fmt::format("{} of variable '{}': its dtype is {}, and this call is for float32; pull or assign its bytes{}",
                     verb, name, to_string(dtype), update::has_sum(dtype) ? ", or add to them" : ""));
-  throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, elements, size));
+  throw Error(fmt::format("{} of variable '{}': it has {} elements, the span has {}", verb, name, element_count, size));
 }
 
 void VariableState::require_bytes(std::size_t bytes, const char* verb) const {
@@ -93,7 +98,7 @@ std::vector<VariableState::Slot> VariableState::slots() const {
   const bool is_inplace = layout == Layout::kInplace;
   std::vector<Slot> all;
   for (std::uint64_t slot = 0; slot < first.slots; ++slot)
-    all.push_back({update::slot_name(settings.rule, is_inplace, slot), elements});
+    all.push_back({update::slot_name(settings.rule, is_inplace, slot), element_count});
   if (is_inplace && traits.has_row_state())
     all.push_back({traits.row_slot.name, elements / first.row_elements});
   else if (is_inplace && traits.slot_for_value() != nullptr)

@@ -37,7 +37,8 @@ struct VariablePart {
   std::optional<shm::InplaceVariable> inplace;
   shm::VariableShm* accumulator_record = nullptr;  // reduce atomic
   std::optional<shm::VersionedVariable> accumulator;
-  std::uint64_t begin;            // index of its first element in the whole variable
+  std::uint64_t begin;            // index of its first float in the whole variable
+  std::uint64_t gradients_begin;  // the same in a gradient, or in an optimizer slot
   std::uint64_t first_piece = 0;  // index of its first chunk (block) among those of all parts
 
   std::uint64_t piece_begin(std::uint64_t piece) const noexcept {
@@ -45,6 +46,17 @@ struct VariablePart {
   }
   std::uint64_t piece_size(std::uint64_t piece) const noexcept {
     return versioned ? versioned->chunk_size(piece) : inplace->block_size(piece);
+  }
+  // The same for its gradient, which has a float for each element of the variable's dtype.
+  std::uint64_t gradient_begin(std::uint64_t piece) const noexcept {
+    return gradients_begin + (versioned ? versioned->gradient_begin(piece) : inplace->block_begin(piece));
+  }
+  std::uint64_t gradient_size(std::uint64_t piece) const noexcept {
+    return versioned ? versioned->gradient_size(piece) : inplace->block_size(piece);
+  }
+  // The same for array `array` of VersionedVariable::pull_chunk.
+  std::uint64_t array_begin(std::uint64_t piece, std::uint64_t array) const noexcept {
+    return array == 0 ? piece_begin(piece) : gradient_begin(piece);
   }
 };
 
@@ -102,11 +114,19 @@ struct PS_SHM_HIDDEN VariableState {
   }
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
   bool is_clipped() const noexcept { return !is_sum; }
+  bool has_size(std::size_t size) const noexcept { return size == span_elements_; }
   void require_size(std::size_t size, const char* verb) const {
-    if (size != span_elements_) refuse_size(size, verb);
+    if (!has_size(size)) refuse_size(size, verb);
   }
   void require_floats(const char* verb) const {
     if (span_elements_ == kNoFloats) refuse_size(0, verb);
+  }
+  // The same for a gradient, for the average, or for values that are converted to float32.
+  void require_gradient(std::size_t size, const char* verb) const {
+    if (size != gradient_elements_) refuse_size(size, verb);
+  }
+  void require_gradients(const char* verb) const {
+    if (gradient_elements_ == kNoFloats) refuse_size(0, verb);
   }
   void require_bytes(std::size_t bytes, const char* verb) const;
   void require_versions(const char* verb) const;  // has_versions()
@@ -175,7 +195,9 @@ struct PS_SHM_HIDDEN VariableState {
   template <class Body>
   std::uint64_t for_pulled(Threads& threads, Body&& body);
   // The same in the order of this worker's pushes: body(part, piece, piece of the whole, its numbers, thread, retries).
-  template <class Body>
+  // The numbers are a gradient, or with kValues bytes of the dtype.
+  enum class Numbers { kGradient, kValues };
+  template <Numbers kNumbers = Numbers::kGradient, class Body>
   std::uint64_t for_pushed(const GradientInput& gradient, Threads& threads, Body&& body);
   // pull_changed(): version_of(part, piece) returns the current version, copy(part, piece, to, retries) the copied one.
   template <class VersionOf, class Copy>
@@ -206,7 +228,8 @@ struct PS_SHM_HIDDEN VariableState {
   [[noreturn]] void refuse_size(std::size_t size, const char* verb) const;
 
   static constexpr std::uint64_t kNoFloats = ~std::uint64_t{0};
-  std::uint64_t span_elements_ = kNoFloats;  // required size of a span of floats; with another dtype no size fits
+  std::uint64_t span_elements_ = kNoFloats;      // required size of a span of floats; with another dtype no size fits
+  std::uint64_t gradient_elements_ = kNoFloats;  // the same for a gradient, of a dtype that takes gradients
   std::vector<std::uint64_t> retries_;       // of the call in progress, per thread
   std::vector<std::uint64_t> copied_;        // pieces copied, likewise
   std::uint64_t grain_ = 1;                  // number of pieces that justify a thread
@@ -254,13 +277,15 @@ std::uint64_t VariableState::for_pulled(Threads& threads, Body&& body) {
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
 
-template <class Body>
+template <VariableState::Numbers kNumbers, class Body>
 [[gnu::always_inline]] inline std::uint64_t VariableState::for_pushed(const GradientInput& gradient, Threads& threads,
                                                                       Body&& body) {
   const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
                             std::uint64_t& retries) {
-    body(part, piece, index, gradient.piece(index, part.piece_begin(piece), part.piece_size(piece), thread), thread,
-         retries);
+    const bool has_values = kNumbers == Numbers::kValues;
+    const std::uint64_t begin = has_values ? part.piece_begin(piece) : part.gradient_begin(piece);
+    const std::uint64_t size = has_values ? part.piece_size(piece) : part.gradient_size(piece);
+    body(part, piece, index, gradient.piece(index, begin, size, thread), thread, retries);
   };
   if (pieces == 1) {
     std::uint64_t retries = 0;

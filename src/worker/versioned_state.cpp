@@ -12,10 +12,11 @@ constexpr std::uint64_t kStreamedFloats = std::uint64_t{1} << 23;
 
 void VersionedState::set_values(std::span<const float> values, float learning_rate, const FirstState& first) {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
-    const std::uint64_t from = part.piece_begin(chunk), stride = part.versioned->stride();
+    const std::uint64_t from = part.gradient_begin(chunk), count = part.gradient_size(chunk);
+    const std::uint64_t stride = part.versioned->stride();
     part.versioned->initialise_chunk(
-        chunk, values.subspan(from, part.piece_size(chunk)), first.updates,
-        [&](const float* values_of_chunk, float* to, std::size_t count) {
+        chunk, values.subspan(part.piece_begin(chunk), part.piece_size(chunk)), first.updates,
+        [&](const float* values_of_chunk, float* to) {
           update::initialise_slots(settings, learning_rate, values_of_chunk, to, stride, count);
           for (std::size_t slot = 0; slot < first.slots.size(); ++slot)
             if (!first.slots[slot].empty())
@@ -28,7 +29,7 @@ void VersionedState::set_values(std::span<const float> values, float learning_ra
 
 std::uint64_t VersionedState::pull(std::span<float> out, std::uint64_t array, float, Threads& threads) {
   return for_pulled(threads, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, std::uint64_t& retries) {
-    float* const to = out.data() + part.begin + part.versioned->chunk_begin(chunk);
+    float* const to = out.data() + part.array_begin(chunk, array);
     const std::uint64_t version = part.versioned->pull_chunk(chunk, to, retries, array);
     if (array == 0) pulled[index] = version;
   });
@@ -67,15 +68,16 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
       [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* g, std::uint32_t thread,
           std::uint64_t& retries) {
         shm::VersionedVariable& chunks = *part.versioned;
-        const std::uint64_t count = chunks.chunk_size(chunk), stride = chunks.stride();
+        const std::uint64_t count = chunks.gradient_size(chunk), stride = chunks.stride();
+        const std::uint64_t first = part.gradient_begin(chunk);
         const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
         const shm::SwapResult result = chunks.push_chunk(
             chunk, threads.free_buffers(thread), context.label,
             [&](float* out, const float* in, std::uint64_t version) {
               if (!context.staleness_scaling)
-                return update::apply(call_, version, out, in, stride, g, count, following);
+                return update::apply(call_, version, first, out, in, stride, g, count, following);
               const float rate = rate_at(version, index, shm::kVersionMask, context);
-              update::apply(settings, {rate, version}, out, in, stride, g, context.scale, count, following);
+              update::apply(settings, {rate, version, first}, out, in, stride, g, context.scale, count, following);
             });
         retries += result.retries;
         note_push(result.version, index, shm::kVersionMask);
@@ -90,26 +92,26 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
 std::uint64_t VersionedState::change(update::Change how, std::span<const float> values, const PushContext& context,
                                      Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
-  return for_pushed(values, threads,
-                    [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* given,
-                        std::uint32_t thread, std::uint64_t& retries) {
-                      const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
-                      const shm::SwapResult result = part.versioned->push_chunk(
-                          chunk, threads.free_buffers(thread), context.label,
-                          [&](float* out, const float* in, std::uint64_t) {
-                            update::change(settings, how, context.learning_rate, out, in, stride, given, count);
-                          });
-                      retries += result.retries;
-                      note_push(result.version, index, shm::kVersionMask);
-                      if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
-                    });
+  return for_pushed<Numbers::kValues>(
+      values, threads,
+      [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* given, std::uint32_t thread,
+          std::uint64_t& retries) {
+        const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
+        const shm::SwapResult result = part.versioned->push_chunk(
+            chunk, threads.free_buffers(thread), context.label, [&](float* out, const float* in, std::uint64_t) {
+              update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+            });
+        retries += result.retries;
+        note_push(result.version, index, shm::kVersionMask);
+        if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+      });
 }
 
 // (guest.G3) A chunk that has the ticket is left alone.
 std::uint64_t VersionedState::change_once(update::Change how, std::span<const float> values, const PushContext& context,
                                           Threads& threads, std::uint64_t ticket, shm::GuestBlocks&) {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
-    const std::uint64_t count = part.versioned->chunk_size(chunk), stride = part.versioned->stride();
+    const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
     const float* const given = values.data() + part.piece_begin(chunk);
     static_cast<void>(part.versioned->apply_step(
         chunk, ticket - 1, threads.free_buffers(0), context.label, [&](float* out, const float* in, std::uint64_t) {
@@ -125,7 +127,7 @@ void VersionedState::contribute(const GradientInput& gradient, const PushContext
   for_pushed(gradient, threads,
              [&](VariablePart& part, std::uint64_t chunk, std::uint64_t, const float* g, std::uint32_t thread,
                  std::uint64_t&) {
-               const std::uint64_t count = part.versioned->chunk_size(chunk);
+               const std::uint64_t count = part.versioned->gradient_size(chunk);
                static_cast<void>(part.accumulator->contribute(
                    chunk, threads.free_buffers(thread), context.label, again, [&](float* out, const float* in) {
                      update::accumulate(out, in, g, context.scale, settings.clip_value, count);

@@ -9,6 +9,7 @@
 #include "ps_shm/errors.hpp"
 #include "shm/slots/recovery.hpp"
 #include "shm/steps/worker_table.hpp"
+#include "update/bfloat16.hpp"
 #include "update/bytes.hpp"
 #include "worker/barrier_wait.hpp"
 #include "worker/impl.hpp"
@@ -43,12 +44,26 @@ void Worker::Impl::pull(VariableState& state, std::span<float> out) {
 }
 
 void Worker::pull(const Variable& variable, std::span<float> out) {
-  variable.state_->require_size(out.size(), "pull");
+  if (!variable.state_->has_size(out.size())) return owned().pull_widened(*variable.state_, out);
   if (variable.state_->is_scalar) {
     out[0] = pull(variable);
     return;
   }
   owned().pull(*variable.state_, out);
+}
+
+// A dtype other than float32 that takes gradients: bfloat16. The values are pulled to the end of `out`.
+[[gnu::noinline]] void Worker::Impl::pull_widened(VariableState& state, std::span<float> out) {
+  state.require_gradient(out.size(), "pull");
+  pull(state, out.last(state.elements));
+  update::widen_in_place(out.data(), out.size());
+}
+
+// Not inlined: otherwise a pull of a scalar would have to save the registers that it uses.
+[[gnu::noinline]] float Worker::Impl::pull_widened(VariableState& state) {
+  float value = 0;
+  pull_widened(state, {&value, 1});
+  return value;
 }
 
 void Worker::pull(const Variable& variable, std::span<std::byte> out) {
@@ -65,7 +80,7 @@ void Worker::pull(const Variable& variable, std::span<std::byte> out) {
 float Worker::pull(const Variable& variable) {
   Impl& impl = owned();
   VariableState& state = *variable.state_;
-  state.require_size(1, "pull");
+  if (!state.has_size(1)) return impl.pull_widened(state);
   impl.note_pull();
   float value = 0;
   std::uint64_t retries = 0;
@@ -81,7 +96,7 @@ float Worker::pull(const Variable& variable) {
 void Worker::pull_average(const Variable& variable, std::span<float> out) {
   Impl& impl = owned();
   VariableState& state = *variable.state_;
-  state.require_size(out.size(), "pull of the average");
+  state.require_gradient(out.size(), "pull of the average");
   if (state.settings.ema == 0)
     throw Error(
         fmt::format("variable '{}' has no moving average: its job's optimizer keeps none (`ema`), or its update "

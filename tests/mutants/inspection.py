@@ -118,8 +118,8 @@ MUTANTS = {
                   "job_view"],
         "file": "src/inspection/job_view.cpp",
         "changes": [
-            ("(group.front()->dtype); dtype != DType::kFloat32)",
-             "(group.front()->dtype); static_cast<int>(dtype) > 1000)"),
+            ("    if (!update::takes_gradients(dtype))\n      throw Error(fmt::format(\"variable '{}' has dtype {}, not float32: use",
+             "    if (static_cast<int>(dtype) > 1000)\n      throw Error(fmt::format(\"variable '{}' has dtype {}, not float32: use"),
         ],
     },
     "view_snapshot_of_another": {

@@ -1,6 +1,54 @@
 """Variables: slots, free buffers, the directory, what is checked at attaching, shared data. What the fields mean: tests/mutants/run.py."""
 
 MUTANTS = {
+    "bfloat16_division": {
+        "breaks": "Elements of bfloat16 are rounded by their number in the chunk, not in the variable.",
+        "rule": "slot.V8",
+        "tests": ['rounding "rounding: an update does not depend*"',
+                  'bfloat16_variables "bfloat16: one worker*"'],
+        "file": "src/update/rules.cpp",
+        "changes": [("round_stochastically(block, after, n, call.rounding, first + at);",
+                     "round_stochastically(block, after, n, call.rounding, at);")],
+    },
+    "bfloat16_gradients_of_values": {
+        "breaks": "A sync step reads the gradient of a chunk of bfloat16 where its values would be.",
+        "rule": "slot.V8",
+        "tests": ['bfloat16_variables "bfloat16: three workers*"'],
+        "file": "src/worker/sync_work.cpp",
+        "changes": [("one.gradient += target.variable.gradient_begin(chunk);",
+                     "one.gradient += target.variable.chunk_begin(chunk);")],
+    },
+    "bfloat16_nearest": {
+        "breaks": "Updates of bfloat16 are rounded to nearest.",
+        "rule": "slot.V8",
+        "tests": ['rounding "rounding: changes that are too small*"'],
+        "file": "src/update/rules.cpp",
+        "changes": [("round_stochastically(block, after, n, call.rounding, first + at);",
+                     "round_to_nearest(block, after, n);")],
+    },
+    "bfloat16_padding": {
+        "breaks": "The half of a float behind the last element of bfloat16 keeps what the buffer had before.",
+        "rule": "slot.V8",
+        "tests": ['rounding "rounding: each rule computes*"'],
+        "file": "src/update/bfloat16.hpp",
+        "changes": [("    if ((begin + count) % 2 != 0) to[begin + count] = 0;", "    if (count == 0) to[begin] = 0;")],
+    },
+    "bfloat16_same_bits": {
+        "breaks": "All updates of a chunk of bfloat16 are rounded by the same random bits.",
+        "rule": "slot.V8",
+        "tests": ['rounding "rounding: changes that are too small*"'],
+        "file": "src/update/rules.cpp",
+        "changes": [("call.rounding = rounding_key(call.settings.rounding, updates);",
+                     "call.rounding = rounding_key(call.settings.rounding, 0);")],
+    },
+    "bfloat16_whoever_computes": {
+        "breaks": "Two workers round an update of bfloat16 by different random bits.",
+        "rule": "slot.V8",
+        "tests": ['bfloat16_variables "bfloat16: three workers*"'],
+        "file": "src/worker/sync_work.cpp",
+        "changes": [("shm::settings_of(core_.config, record)});",
+                     "shm::settings_of(core_.config, record)});\n    target.settings.rounding += core_.rank;")],
+    },
     "directory_any_index": {
         "breaks": "An index that names no record is followed.",
         "rule": "directory.D7",

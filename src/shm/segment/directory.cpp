@@ -15,6 +15,7 @@
 #include "shm/base/futex.hpp"
 #include "shm/segment/damage.hpp"
 #include "shm/segment/placement.hpp"
+#include "update/bfloat16.hpp"
 
 namespace ps_shm::shm {
 namespace {
@@ -42,11 +43,13 @@ void check_spec(const VariableSpec& spec) {
                             spec.name));
   if (bytes_of(spec.dtype) == 0)
     throw Error(fmt::format("variable '{}': there is no dtype {}", spec.name, std::uint32_t(spec.dtype)));
-  if (spec.dtype != DType::kFloat32 && (spec.rule.value_or(UpdateRule::kAdd) != UpdateRule::kAdd ||
-                                        spec.layout.value_or(Layout::kVersioned) != Layout::kVersioned))
-    throw Error(fmt::format(
-        "variable '{}' has dtype {}, which takes no gradients; its update rule must be add, and its layout versioned",
-        spec.name, to_string(spec.dtype)));
+  if (!update::takes_gradients(spec.dtype) && spec.rule.value_or(UpdateRule::kAdd) != UpdateRule::kAdd)
+    throw Error(fmt::format("variable '{}' has dtype {}, which takes no gradients; its update rule must be add",
+                            spec.name, to_string(spec.dtype)));
+  if (spec.dtype != DType::kFloat32 && spec.layout.value_or(Layout::kVersioned) != Layout::kVersioned)
+    throw Error(
+        fmt::format("variable '{}' has dtype {}, and only float32 can be in-place; its layout must be versioned",
+                    spec.name, to_string(spec.dtype)));
   const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
   if (!is_factor(spec.regularize) || !is_factor(spec.rate_scale))
     throw Error(
@@ -65,15 +68,17 @@ void check_spec(const VariableSpec& spec) {
   }
 }
 
-update::Settings settings_of(const Optimizer& optimizer, const VariableShm& record) noexcept {
-  return update::settings_of(optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
-                             static_cast<DType>(record.dtype), std::bit_cast<float>(record.rate_scale));
+update::Settings settings_of(const JobConfig& config, const VariableShm& record) noexcept {
+  update::Settings settings = update::settings_of(
+      config.optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
+      static_cast<DType>(record.dtype), std::bit_cast<float>(record.rate_scale));
+  if (settings.dtype == DType::kBFloat16) settings.rounding = update::rounding_seed(config.seed, text_of(record.name));
+  return settings;
 }
 
 VariableSpec resolved(VariableSpec spec, const JobConfig& config) {
-  const bool is_float = spec.dtype == DType::kFloat32;
-  if (!spec.rule) spec.rule = is_float ? config.optimizer.rule : UpdateRule::kAdd;
-  if (!spec.layout) spec.layout = is_float ? config.layout : Layout::kVersioned;
+  if (!spec.rule) spec.rule = update::takes_gradients(spec.dtype) ? config.optimizer.rule : UpdateRule::kAdd;
+  if (!spec.layout) spec.layout = spec.dtype == DType::kFloat32 ? config.layout : Layout::kVersioned;
   return spec;
 }
 

@@ -84,11 +84,11 @@ class Directory {
   mutable std::uint32_t covered_ = 0;     // number of records that the control segment's file is known to cover
 };
 
-// The settings of a variable's updates in a job with this optimizer.
-update::Settings settings_of(const Optimizer& optimizer, const VariableShm& record) noexcept;
+// The settings of a variable's updates in a job with this configuration.
+update::Settings settings_of(const JobConfig& config, const VariableShm& record) noexcept;
 
-// The specification with the job's rule and layout if it names none. Only float32 has gradients; other types use
-// chunks.
+// The specification with the job's rule and layout if it names none. Types that take no gradients have the rule add,
+// and types other than float32 are versioned.
 VariableSpec resolved(VariableSpec spec, const JobConfig& config);
 
 // Throws Error, naming the difference, if the two differ. Requires: the specification is resolved.

@@ -63,7 +63,7 @@
 // or a reserve: one more buffer for each chunk of a variable, made for the first snapshot
 // (snapshot_point.hpp). A rank has one list of free buffers, a lane, for each thread that may push.
 //
-// A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one array after the other |
+// A buffer: | BufferHeaderShm 64 B | parameters | optimizer slots, one float32 array after the other |
 //
 // A row of an in-place variable. An element's optimizer state lies beside it, so that one exchange changes both:
 //   add, sgd                               {w} {w} ...          adam, adamw       {w, m, v, t} ...
@@ -105,7 +105,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 12;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 13;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;

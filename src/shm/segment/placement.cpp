@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::uint64_t kBlockBytes = 16384;  // in-place: roughly the size of a block, which has one counter of pushes
 
-// The elements of one chunk, if each element has `arrays` floats, in a buffer of that class. Arrays stay 64-byte
-// aligned.
+// The elements of one chunk, if there are `arrays` floats for each element, in a buffer of that class. Arrays stay
+// 64-byte aligned.
 std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
   const std::uint64_t payload = (std::uint64_t{1} << buffer_class) - sizeof(BufferHeaderShm);
   return payload / (sizeof(float) * arrays) / 16 * 16;
@@ -32,6 +32,9 @@ std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
     if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
   return elements * sizeof(float) * arrays <= 256 << 10 ? 13 : 15;
 }
+
+// The floats of a chunk for each float of its values: that one, and the optimizer slots.
+std::uint64_t arrays_of_chunk(const VariableShm& record) { return 1 + record.slots * gradients_per_float(record); }
 
 // The shard that the settings assign to the variable, if any.
 std::optional<std::uint32_t> place_by_hand(const JobSegments& job, std::string_view name) {
@@ -86,7 +89,7 @@ bool Occupancy::add(const VariableShm& record) noexcept {
   gradients_end_ = std::max(gradients_end_, record.gradient_end);
   if (is_variable(record)) {
     ++variables_;
-    shard.load += record.elements * (1 + record.slots);
+    shard.load += record.elements * arrays_of_chunk(record);
   }
   if (!is_versioned(record)) return true;
   shard.chunks = std::max(shard.chunks, record.first_chunk + record.pieces);
@@ -126,14 +129,15 @@ void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t c
   if (!is_versioned(record)) choose_blocks(record);
   if (is_versioned(record) && base == nullptr) {
     record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
-                                           : choose_class(record.elements, 1 + record.slots);
-    record.piece_elements = chunk_elements(record.buffer_class, 1 + record.slots);
+                                           : choose_class(record.elements, arrays_of_chunk(record));
+    record.piece_elements = chunk_elements(record.buffer_class, arrays_of_chunk(record));
   } else if (is_reserve(record)) {
     record.buffer_class = base->buffer_class;
     record.piece_elements = base->piece_elements;
   } else if (is_versioned(record)) {
     record.buffer_class = kMinClass;
-    while (chunk_elements(record.buffer_class, 1) < base->piece_elements) ++record.buffer_class;
+    while (chunk_elements(record.buffer_class, gradients_per_float(record)) < base->piece_elements)
+      ++record.buffer_class;
     record.piece_elements = base->piece_elements;
   }
   record.pieces = (record.elements - 1) / record.piece_elements + 1;
@@ -167,7 +171,9 @@ void choose_place(VariableShm& record, const VariableShm* base, const JobSegment
   const std::uint64_t gradients = before.gradients_end(), chunks = shard.chunks;  // directory.D2
   record.gradient_offset = gradients;
   record.gradient_end =
-      is_variable(record) ? round_up(gradients + record.elements * sizeof(float), kCacheLine) : gradients;
+      is_variable(record)
+          ? round_up(gradients + record.elements * gradients_per_float(record) * sizeof(float), kCacheLine)
+          : gradients;
   record.words_offset = round_up(shard.end, kWriterLine);
   std::uint64_t end = record.words_offset + (is_reserve(record) ? 0 : record.pieces * sizeof(PieceWordShm));
   record.first_chunk = record.free_buffers_offset = 0;

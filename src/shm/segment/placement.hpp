@@ -2,6 +2,7 @@
 // (directory.D2). A declaration places a record with them; a process that attaches checks a record with them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "shm/segment/job_segments.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm::shm {
 
@@ -80,6 +82,18 @@ inline std::uint64_t element_count(const VariableShm& record) noexcept {
 }
 inline std::uint64_t value_bytes(const VariableShm& record) noexcept {
   return element_count(record) * bytes_of(static_cast<DType>(record.dtype));
+}
+
+// Floats of a gradient, and of each array of optimizer state, for each float of the values.
+inline std::uint64_t gradients_per_float(const VariableShm& record) noexcept {
+  return update::gradients_per_float(static_cast<DType>(record.dtype));
+}
+// The floats of a gradient for the record. The last float of the values may be less than full.
+inline std::uint64_t gradient_floats(const VariableShm& record) noexcept {
+  if (record.dtype == static_cast<std::uint32_t>(DType::kFloat32)) return record.elements;
+  const std::uint64_t each = gradients_per_float(record);
+  return each == 1 ? record.elements
+                   : std::min(each * record.elements, element_count(record) - each * record.part_begin);
 }
 
 inline bool is_versioned(const VariableShm& record) noexcept {

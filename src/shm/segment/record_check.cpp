@@ -56,9 +56,9 @@ class RecordCheck {
     require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
     require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
     require((record_.flags & ~(kRowState | kReserve)) == 0, "unknown flags");
-    require(dtype() == DType::kFloat32 ||
-                (is_versioned(record_) && record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd)),
-            "an update rule or layout that only float32 can have");
+    require(dtype() == DType::kFloat32 || is_versioned(record_), "a layout that only float32 can have");
+    require(update::takes_gradients(dtype()) || record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd),
+            "an update rule for a dtype that takes no gradients");
     check_shape();
     if (!is_variable(record_))
       check_base();

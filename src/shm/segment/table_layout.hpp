@@ -29,6 +29,7 @@
 
 #include "shm/base/atomic.hpp"
 #include "shm/segment/layout.hpp"
+#include "update/hash.hpp"
 
 namespace ps_shm::shm {
 
@@ -55,11 +56,7 @@ constexpr std::uint64_t next_word(std::uint64_t word, RowState state, std::uint6
   return ((word >> 36) + 1) << 36 | static_cast<std::uint64_t>(state) << 33 | reference;
 }
 
-// A hash that is a bijection, of Pelle Evensen's rrmxmx family.
-constexpr std::uint64_t mixed(std::uint64_t key) noexcept {
-  for (int i = 0; i < 2; ++i) key = (key ^ key >> 32) * 0xd6e8feb86659fd93;
-  return key ^ key >> 32;
-}
+using update::mixed;
 constexpr std::uint64_t reversed(std::uint64_t bits) noexcept {
   bits = __builtin_bswap64(bits);
   bits = (bits & 0x0f0f0f0f0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f0f0f0f0f);

@@ -32,6 +32,7 @@
 #include "shm/base/clock.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/segment/layout.hpp"
+#include "shm/segment/placement.hpp"
 #include "shm/segment/rank_set.hpp"
 #include "shm/slots/free_buffers.hpp"
 
@@ -96,12 +97,26 @@ class VersionedVariable {
         variable_(variable),
         buffer_class_(variable.buffer_class),
         chunk_elements_(variable.piece_elements),
-        elements_(variable.elements) {}
+        elements_(variable.elements),
+        stride_(variable.piece_elements * gradients_per_float(variable)),
+        gradient_floats_(gradient_floats(variable)) {}
 
   std::uint64_t chunks() const noexcept { return variable_.pieces; }
   std::uint64_t chunk_begin(std::uint64_t chunk) const noexcept { return chunk * chunk_elements_; }
   std::uint64_t chunk_size(std::uint64_t chunk) const noexcept {
     return std::min(chunk_elements_, elements_ - chunk * chunk_elements_);
+  }
+  // The same for its gradient and for each of its optimizer slots, which have a float for each element of its dtype.
+  std::uint64_t gradient_begin(std::uint64_t chunk) const noexcept { return chunk * stride_; }
+  std::uint64_t gradient_size(std::uint64_t chunk) const noexcept {
+    return std::min(stride_, gradient_floats_ - chunk * stride_);
+  }
+  // The same for array `array` of pull_chunk().
+  std::uint64_t array_begin(std::uint64_t chunk, std::uint64_t array) const noexcept {
+    return array == 0 ? chunk_begin(chunk) : gradient_begin(chunk);
+  }
+  std::uint64_t array_size(std::uint64_t chunk, std::uint64_t array) const noexcept {
+    return array == 0 ? chunk_size(chunk) : gradient_size(chunk);
   }
   std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(word(chunk)); }
 
@@ -123,17 +138,21 @@ class VersionedVariable {
     return is_whole(at(buffer_of(word)), chunk, word);
   }
 
-  // Optimizer slot k of a chunk lies (k + 1) * stride() floats behind its parameters.
-  std::uint64_t stride() const noexcept { return chunk_elements_; }
+  // The floats of an optimizer slot. Slot k of a chunk lies place_of(k + 1) floats behind its parameters: the slots
+  // follow them without gaps.
+  std::uint64_t stride() const noexcept { return stride_; }
+  std::uint64_t place_of(std::uint64_t array) const noexcept {
+    return array == 0 ? 0 : chunk_elements_ + (array - 1) * stride_;
+  }
 
-  // Stores the initial values, and into the optimizer slots, which are zero, what fill(values, slots, count) writes.
+  // Stores the initial values, and into the optimizer slots, which are zero, what fill(values, slots) writes.
   // `version`: how many updates the values already contain. Only for the task that has claimed the initialisation;
   // wait-free.
   template <class FillSlots>
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version,
                         FillSlots&& fill) noexcept {
     float* out = begin_chunk(chunk, values, version);
-    fill(static_cast<const float*>(out), out + chunk_elements_, values.size());
+    fill(static_cast<const float*>(out), out + place_of(1));
   }
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
@@ -144,7 +163,7 @@ class VersionedVariable {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
+      copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
     }
   }
@@ -155,7 +174,7 @@ class VersionedVariable {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     if (!has_buffer(*shard_, buffer_of(word), buffer_class_)) return PullResult::kNoBuffer;
     const BufferHeaderShm& buffer = place(buffer_of(word));
-    racing_copy(out, parameters(buffer) + array * chunk_elements_, chunk_size(chunk));  // (slot.R2)
+    racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
     return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
   }
 
@@ -191,7 +210,7 @@ class VersionedVariable {
   std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
                            std::uint64_t array = 0) const {
     return with_image(chunk, epoch, [&](const float* image) {
-      racing_copy(out, image + array * chunk_elements_, chunk_size(chunk));  // (snapshot.C9)
+      racing_copy(out, image + place_of(array), array_size(chunk, array));  // (snapshot.C9)
     });
   }
   // The same for the version alone.
@@ -284,7 +303,7 @@ class VersionedVariable {
     if (summed != step + 1) return true;
     if (kThreadSanitizer || model_of(&buffer) != nullptr) {
       float* copy = racing_scratch(2);
-      racing_copy(copy, parameters(buffer), chunk_size(chunk));
+      racing_copy(copy, parameters(buffer), gradient_size(chunk));
       use(static_cast<const float*>(copy), contributors);
     } else {
       use(parameters(buffer), contributors);
@@ -451,7 +470,8 @@ class VersionedVariable {
   const Segment* shard_;
   const VariableShm& variable_;
   std::uint32_t buffer_class_;
-  std::uint64_t chunk_elements_, elements_;
+  std::uint64_t chunk_elements_, elements_;  // of values, as floats
+  std::uint64_t stride_, gradient_floats_;   // of gradients and optimizer slots
   std::uint32_t streak_ = 0;
 };
 
