@@ -109,6 +109,51 @@ class NotFinite(ProcessTest):
                           "with --standalone choose --on-nan stop")
 
 
+class BFloat16(ProcessTest):
+    """--dtype bfloat16: values in half the memory. In sync mode each run has the same bits."""
+
+    OPTIONS = "--dtype", "bfloat16", "--mode", "sync", "--workers", "2"
+
+    def test_it_reaches_the_accuracy_of_float32(self):
+        self.assertGreaterEqual(self.launch(*self.OPTIONS, "--steps", "3000")["test_accuracy"], 0.96)
+
+    def test_two_halves_from_a_checkpoint_are_the_whole(self):
+        more = *self.OPTIONS, "--optimizer", "adam", "--ema", "0.9", "--checkpoint-dir"
+        with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as halves:
+            expected = self.launch(*more, whole, "--steps", "60")
+            self.launch(*more, halves, "--steps", "30")
+            self.assertEqual(self.launch(*more, halves, "--steps", "60")["digest"], expected["digest"])
+            again = self.launch(*more, halves, "--steps", "60")  # nothing is left to do: of what the checkpoint has
+            for key in "digest", "test_accuracy":
+                self.assertEqual(again[key], expected[key])
+
+    def test_a_recorded_run_is_replayed_bit_for_bit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = self.launch("--dtype", "bfloat16", "--steps", "100", "--record", folder + "/r")
+            self.assertEqual(self.launch("--replay", folder + "/r")["digest"], run["digest"])
+
+    def test_publications_files_and_the_inspector_have_it(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.launch(*self.OPTIONS, "--steps", "200", "--evaluate-every", "100steps", "--ema", "0.9", "--save",
+                                 folder + "/w.safetensors", "--keep-segments")
+            self.assertAlmostEqual(result["evaluations"][-1]["accuracy"], result["test_accuracy"])
+            header = (pathlib.Path(folder) / "w.safetensors").read_bytes()[:2000]
+            self.assertIn(b'"BF16"', header)
+            code, out, err = support.run("inspect_shm", "vars", "--job", self.job)
+            self.assertEqual(code, 0, err)
+            self.assertIn("bfloat16", out)
+            self.assertEqual(support.run("inspect_shm", "doctor", "--job", self.job).code, 0)
+            support.run("inspect_shm", "rm", "--job", self.job, "--force")
+
+    def test_what_is_not_possible_is_refused(self):
+        for more, says in ((("--layout", "inplace"), "choose --layout versioned"),
+                           (("--model", "fm"), "only for dense models"),
+                           (("--device", "simulated"), "choose --device cpu")):
+            code, _, err = support.run("launch_shm", "--dtype", "bfloat16", *more)
+            self.assertEqual(code, 2, err)
+            self.assertIn(says, err)
+
+
 class Sync(ProcessTest):
     def digest(self, *more):
         return self.launch("--mode", "sync", "--seed", "7", "--steps", "600", *more)["digest"]

@@ -179,6 +179,15 @@ void check_on_nan(const TrainingSettings& training, const CheckpointSettings& ch
     throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
 }
 
+// bfloat16 needs variables that are stored in chunks, which a ps has, and which workers push from the CPU.
+void check_dtype(const TrainingSettings& training, const device::DeviceChoice& device) {
+  if (training.dtype == DType::kFloat32) return;
+  const std::string what = fmt::format("--dtype {}", to_string(training.dtype));
+  if (training.is_sparse())
+    throw Error(fmt::format("{}: only for dense models, which {} is not", what, training.model));
+  if (device.must_be_gpu()) throw Error(what + ": only for workers on the CPU; choose --device cpu");
+}
+
 // For workers that run another program: options that only worker_shm uses are refused; in the environment they are
 // ignored.
 void complete_program(const CommandLine& line, LaunchSettings& settings) {
@@ -305,6 +314,9 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     complete_training(line, settings.training);
     check_on_nan(settings.training, settings.checkpoint);
     check_sparse_device(settings.training, settings.device);
+    check_dtype(settings.training, settings.device);
+    if (settings.standalone && settings.training.dtype != DType::kFloat32)
+      throw Error("--dtype: a process without a ps trains in float32; leave --standalone out");
     if (settings.standalone && settings.training.sparse.share_data)
       throw Error("--share-data: only for workers of a job; with --standalone there is one process");
     if (settings.standalone) {
@@ -325,7 +337,14 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
                             settings.training.model));
   complete_sparse_job(line, settings.training, settings.ps.job);
   check_sparse_device(settings.training, settings.device);
-  for (const auto& [rank, device] : settings.device_of_rank) check_sparse_device(settings.training, device);
+  check_dtype(settings.training, settings.device);
+  for (const auto& [rank, device] : settings.device_of_rank) {
+    check_sparse_device(settings.training, device);
+    check_dtype(settings.training, device);
+  }
+  if (settings.training.dtype != DType::kFloat32 && settings.ps.job.layout == Layout::kInplace)
+    throw Error(fmt::format("--layout inplace: variables of {} are stored in chunks; choose --layout versioned",
+                            to_string(settings.training.dtype)));
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);

@@ -101,6 +101,7 @@ struct TrainingSettings {
   std::uint64_t push_every = 1;
   std::optional<float> local_learning_rate;
   bool no_stream_waits = false;  // on a GPU
+  DType dtype = DType::kFloat32;  // of a dense model's variables
   std::string init_from;         // a safetensors file; empty: none
   std::string init_match;        // a regular expression for names of variables; empty: all
 

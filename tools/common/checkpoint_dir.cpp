@@ -24,10 +24,10 @@ std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
   return std::nullopt;
 }
 
-std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters) {
+std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters, DType dtype) {
   std::vector<VariableSpec> all;
   for (const train::ParameterSpec& one : parameters)
-    all.push_back({.name = one.name, .shape = {one.shape.begin(), one.shape.end()}});
+    all.push_back({.name = one.name, .shape = {one.shape.begin(), one.shape.end()}, .dtype = dtype});
   return all;
 }
 

@@ -21,7 +21,7 @@ std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
                                          const std::function<void(const std::string&)>& log);
 
 // The variables of a model, as Checkpoint::require() takes them.
-std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters);
+std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters, DType dtype = DType::kFloat32);
 
 // If the run has already done all its steps by then, so that nothing is left to do: the message that says so.
 std::optional<std::string> why_done(const Checkpoint& checkpoint, const JobConfig& job);

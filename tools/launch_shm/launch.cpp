@@ -67,7 +67,7 @@ Launch::Launch(const LaunchSettings& settings)
     if (settings_.curve_points != 0) curve_.emplace(settings_.curve_points, job.steps, *workload_);
   }
   if (!has_program()) check_places(job, workload_.get());
-  if (const std::optional<Checkpoint> beginning = checked_beginning(settings_.ps, workload_.get())) {
+  if (const std::optional<Checkpoint> beginning = checked_beginning(settings_, workload_.get())) {
     why_done_ = why_done(*beginning, job);
     if (why_done_ && settings_.json) report_ = report_of(*beginning);
     if (why_done_) return;

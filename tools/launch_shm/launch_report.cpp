@@ -17,6 +17,9 @@
 #include "train/log/digest.hpp"
 #include "train/log/span_log.hpp"
 #include "train/loop/count_model.hpp"
+#include "update/bfloat16.hpp"
+#include "update/bytes.hpp"
+#include "update/dtypes.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm::tools {
@@ -75,16 +78,25 @@ report::RunReport Launch::report_of(const Checkpoint& checkpoint) {
   run.model = settings_.training.model;
   run.data = settings_.training.data;
   const auto read = [&](const StoredVariable& variable, const std::string& slot) {
-    std::vector<float> values(std::accumulate(variable.shape.begin(), variable.shape.end(), std::uint64_t{1},
-                                              std::multiplies<std::uint64_t>()));
-    checkpoint.read(variable.name, std::as_writable_bytes(std::span(values)), slot);
+    std::uint64_t bytes = slot.empty() ? bytes_of(variable.dtype) : sizeof(float);
+    for (const std::uint64_t extent : variable.shape) bytes *= extent;
+    std::vector<float> values(update::floats_for(bytes));
+    checkpoint.read(variable.name, std::as_writable_bytes(std::span(values)).first(bytes), slot);
     return values;
   };
   std::map<std::string, std::vector<float>> values, averages;
   train::Digest digest;
   for (const StoredVariable& variable : checkpoint.variables()) {  // in the order of their names
-    if (variable.dtype != DType::kFloat32) continue;
-    digest.add(variable.name, values[variable.name] = read(variable, ""));
+    std::vector<float> stored = read(variable, "");
+    digest.add(variable.name, stored);
+    if (!update::takes_gradients(variable.dtype)) continue;
+    if (variable.dtype == DType::kBFloat16) {
+      const std::uint64_t elements =
+          std::accumulate(variable.shape.begin(), variable.shape.end(), std::uint64_t{1}, std::multiplies<>());
+      stored.insert(stored.begin(), elements - stored.size(), 0.0F);
+      update::widen_in_place(stored.data(), elements);
+    }
+    values[variable.name] = std::move(stored);
     if (std::find(variable.slots.begin(), variable.slots.end(), "ema") != variable.slots.end())
       averages[variable.name] = read(variable, "ema");
   }

@@ -84,9 +84,10 @@ void check_places(const JobConfig& job, const Workload* workload) {
                               fmt::join(names, ", "), config::did_you_mean(name, names)));
 }
 
-std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload) {
-  std::optional<Checkpoint> checkpoint = find_beginning(settings.checkpoint, {});
-  if (checkpoint && workload != nullptr) checkpoint->require(variables_of(workload->variables()));
+std::optional<Checkpoint> checked_beginning(const LaunchSettings& settings, const Workload* workload) {
+  std::optional<Checkpoint> checkpoint = find_beginning(settings.ps.checkpoint, {});
+  if (checkpoint && workload != nullptr)
+    checkpoint->require(variables_of(workload->variables(), settings.training.dtype));
   return checkpoint;
 }
 

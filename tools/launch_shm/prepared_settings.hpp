@@ -15,6 +15,6 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload);
 void check_places(const JobConfig& job, const Workload* workload);
 
 // The checkpoint from which the job would resume. Throws Error if it is of another model.
-std::optional<Checkpoint> checked_beginning(const PsSettings& settings, const Workload* workload);
+std::optional<Checkpoint> checked_beginning(const LaunchSettings& settings, const Workload* workload);
 
 }  // namespace ps_shm::tools

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "config/job_settings.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm::tools {
 namespace {
@@ -134,7 +135,7 @@ void JobSummaries::add_staleness(persistence::Summary& summary) {
 // Copied like a worker's pulls, so no worker waits; the chunks of a variable may be of different moments.
 void JobSummaries::add_parameters(persistence::Summary& summary) {
   for (const VariableInfo& variable : view_->variables()) {
-    if (!variable.initialised || variable.dtype != DType::kFloat32) continue;
+    if (!variable.initialised || !update::takes_gradients(variable.dtype)) continue;
     summary.add_histogram("parameters/" + variable.name, persistence::histogram_of(view_->values(variable.name)));
   }
 }

@@ -27,7 +27,8 @@ class Publishing::Bundle {
     for (const VariableInfo& variable : view.variables()) {
       if (!variable.initialised) continue;
       const bool has_average = settings.averages && !update::traits_of(variable.rule).is_sum;
-      spec.tensors.push_back({.name = variable.name, .dtype = variable.dtype, .shape = variable.shape});
+      spec.tensors.push_back(
+          {.name = variable.name, .dtype = has_average ? DType::kFloat32 : variable.dtype, .shape = variable.shape});
       arrays_.push_back(has_average ? variable.slots.size() : 0);  // the last slot
     }
     PublisherOptions options;

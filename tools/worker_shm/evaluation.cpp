@@ -18,6 +18,8 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/subscriber.hpp"
 #include "report/summary.hpp"
+#include "update/bfloat16.hpp"
+#include "update/dtypes.hpp"
 #include "worker_shm/worker_run.hpp"
 
 namespace ps_shm::tools {
@@ -31,7 +33,7 @@ std::vector<std::uint32_t> tensors_of(const Subscriber& subscriber, const Worklo
   for (const train::ParameterSpec& variable : workload.variables()) {
     const std::uint32_t tensor = subscriber.find(variable.name);
     const TensorSpec& there = subscriber.spec().tensors[tensor];
-    if (there.dtype != DType::kFloat32 ||
+    if (!update::takes_gradients(there.dtype) ||
         !std::equal(there.shape.begin(), there.shape.end(), variable.shape.begin(), variable.shape.end()))
       throw Error(
           fmt::format("publication '{}' has '{}' as {} [{}], but the model as float32 [{}]; give the workers' "
@@ -69,7 +71,17 @@ class Evaluator {
 
   void evaluate(const Generation& generation) {
     std::vector<std::span<const float>> values;
-    for (const std::uint32_t tensor : tensors_) values.push_back(generation.values<float>(tensor));
+    std::vector<std::vector<float>> widened(tensors_.size());
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      if (generation.spec(tensors_[i]).dtype == DType::kFloat32) {
+        values.push_back(generation.values<float>(tensors_[i]));
+        continue;
+      }
+      const auto bits = generation.values<update::BFloat16Bits>(tensors_[i]);
+      widened[i].resize(bits.size());
+      update::widen(widened[i].data(), bits.data(), bits.size());
+      values.push_back(widened[i]);
+    }
     const report::Metrics metrics = workload_.evaluate(values);
     const std::string of = workload_.is_judged_by_training_data() ? "training " : "test ";
     say(settings_, fmt::format("{}: step {}, {}", kWho, generation.step(), report::to_text(metrics, of)));

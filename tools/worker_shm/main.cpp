@@ -40,6 +40,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   options.batch = settings.training.batch;
   options.seed = settings.seed;
   options.delay = settings.delay;
+  options.dtype = settings.training.dtype;
   options.push_every = settings.training.push_every;
   options.local_learning_rate = settings.training.local_learning_rate;
   tools::set_hooks(settings, who, options);
@@ -80,6 +81,7 @@ int train_alone(const WorkerSettings& settings) {
 // From here on the process runs near its GPU, if it has one.
 std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
                                             std::uint32_t rank) {
+  if (settings.training.dtype != DType::kFloat32) return std::nullopt;  // also with auto: a GPU has float32
   std::string log;
   auto place = train::choose_gpu_place(settings.device, settings.wire, rank, log);
   if (place) place->stream_waits = !settings.training.no_stream_waits;

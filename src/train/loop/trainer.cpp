@@ -14,6 +14,7 @@
 #include "train/log/digest.hpp"
 #include "train/loop/engine.hpp"
 #include "train/loop/local_steps.hpp"
+#include "update/bfloat16.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::train {
@@ -28,17 +29,22 @@ std::size_t padded(std::size_t count) {
   return (count + kFloats - 1) / kFloats * kFloats;
 }
 
-std::vector<Variable> declare(Worker& worker, const Model& model, const TrainHooks& hooks) {
+std::vector<Variable> declare(Worker& worker, const Model& model, const TrainOptions& options) {
   std::vector<VariableSpec> specs;
   for (const ParameterSpec& parameter : model.parameters()) {
     VariableSpec& spec = specs.emplace_back();
     spec.name = parameter.name;
     spec.shape.assign(parameter.shape.begin(), parameter.shape.end());
     spec.regularize = parameter.regularize;
+    spec.dtype = options.dtype;
   }
   return worker.variables(specs, [&](std::size_t i, std::span<float> out) {
-    model.initialize(i, worker.config().seed, out);
-    hooks.replace_first(specs[i].name, out);
+    std::vector<float> values(specs[i].element_count());
+    const std::span<float> to = options.dtype == DType::kFloat32 ? out : std::span(values);
+    model.initialize(i, worker.config().seed, to);
+    options.replace_first(specs[i].name, to);
+    if (options.dtype == DType::kBFloat16)
+      update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(out.data()), to.data(), to.size());
   });
 }
 
