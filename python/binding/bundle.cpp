@@ -31,10 +31,14 @@ struct Pinned {
   std::vector<std::span<const float>> from;
   std::vector<Versions> since;  // what the arrays hold, for pull_changed()
   bool is_writable = true;
+  bool may_convert = false;  // some variables are of bfloat16, whose arrays may be of float32
   nb::object given;  // the bundle and the arrays, which it keeps alive
 };
 
-bool has_floats(const Variable& variable) noexcept { return variable.dtype() == DType::kFloat32; }
+// Whether the array is handed over as floats; others are handed over as bytes.
+bool has_floats(const Array& array) noexcept { return array.dtype() == DType::kFloat32; }
+
+enum class Give { kValues, kGradient, kEither };
 
 const NamedVariable& find(const Bundle& self, const std::string& name) {
   for (const NamedVariable& one : self.members)
@@ -62,7 +66,13 @@ std::vector<nb::object> in_order(const Bundle& self, nb::handle given) {
   return all;
 }
 
-Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb) {
+// The dtype that an array for the variable must have. Gradients are of float32, to which a pull converts bfloat16.
+DType dtype_for(const NamedVariable& member, const Array& array, Give what) noexcept {
+  if (what == Give::kValues) return member.dtype();
+  return what == Give::kGradient ? DType::kFloat32 : member.pulled_into(array);
+}
+
+Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what) {
   Pinned pinned;
   pinned.of = &self;
   pinned.is_writable = writable;
@@ -72,10 +82,10 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
     if (arrays[i].is_none() && !writable) continue;
     const std::string about = member.about(verb, "the array");
     Array array(arrays[i], writable ? Use::kWrite : Use::kRead, about);
-    array.require(member.dtype(), member.shape, about);
+    array.require(dtype_for(member, array, what), member.shape, about);
     pinned.variables.push_back(self.variables[i]);
-    const bool has_floats = member.has_floats();
-    pinned.to.push_back(has_floats ? array.as<float>() : std::span<float>());
+    pinned.may_convert = pinned.may_convert || (member.takes_gradients() && !member.has_floats());
+    pinned.to.push_back(has_floats(array) ? array.as<float>() : std::span<float>());
     pinned.from.push_back(pinned.to.back());
     pinned.arrays.push_back(std::move(array));
   }
@@ -84,18 +94,30 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
 
 // Calls `use` with the arrays that were pinned before, or pins `given` for this call.
 template <class Use>
-void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Use&& use) {
+void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what, Use&& use) {
   Pinned* pinned = nullptr;
   if (!nb::try_cast(given, pinned)) {
-    const Pinned now = pin(self, given, writable, verb);
+    const Pinned now = pin(self, given, writable, verb, what);
     const Turn turn(self.rank());
     return use(now);
   }
   if (pinned->of != &self) throw nb::value_error("these arrays were pinned for another bundle");
   if (writable && !pinned->is_writable)
     throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
+  if (what != Give::kEither && pinned->may_convert)
+    for (std::size_t i = 0; i < pinned->arrays.size(); ++i)
+      pinned->arrays[i].require_type(what == Give::kGradient ? DType::kFloat32 : pinned->variables[i].dtype(),
+                                     fmt::format("{} of variable '{}': the array", verb, pinned->variables[i].name()));
   const Turn turn(self.rank());
   use(*pinned);
+}
+
+void require_gradients(const Bundle& self, const char* verb) {
+  for (const NamedVariable& one : self.members)
+    if (!one.takes_gradients())
+      throw nb::type_error(fmt::format("{}: variable '{}' is of {}, which no gradient is for", verb,
+                                       one.variable.name(), to_string(one.dtype()))
+                               .c_str());
 }
 
 void require_floats(const Bundle& self, const char* verb) {
@@ -114,11 +136,11 @@ nb::object pull(const Bundle& self, nb::object out, bool consistent) {
       made[nb::cast(one.variable.name())] = new_array(one.dtype(), one.shape);
     out = std::move(made);
   }
-  with_pinned(self, out, true, "pull", [&](const Pinned& arrays) {
+  with_pinned(self, out, true, "pull", Give::kEither, [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
     if (consistent) return static_cast<void>(worker.pull_all(arrays.variables, arrays.to));
     for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
-      if (has_floats(arrays.variables[i]))
+      if (has_floats(arrays.arrays[i]))
         worker.pull(arrays.variables[i], arrays.to[i]);
       else
         worker.pull(arrays.variables[i], arrays.arrays[i].bytes());
@@ -139,8 +161,10 @@ std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
   const Turn turn(self.rank());
   Worker& worker = self.rank().worker;
   for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
-    if (!has_floats(arrays.variables[i]))
+    if (!has_floats(arrays.arrays[i]))
       worker.pull(arrays.variables[i], arrays.arrays[i].bytes());
+    else if (arrays.variables[i].dtype() != DType::kFloat32)
+      worker.pull(arrays.variables[i], arrays.to[i]);
     else if (worker.pull_if_changed(arrays.variables[i], arrays.to[i], arrays.since[i]) == 0)
       continue;
     changed.push_back(i);
@@ -149,9 +173,9 @@ std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
 }
 
 void push(const Bundle& self, nb::handle gradients, Pinned* into) {
-  require_floats(self, "push");
-  if (into != nullptr) check_pinned(self, *into);
-  with_pinned(self, gradients, false, "push", [&](const Pinned& arrays) {
+  require_gradients(self, "push");
+  if (into != nullptr) require_floats(self, "push(into=...)"), check_pinned(self, *into);
+  with_pinned(self, gradients, false, "push", Give::kGradient, [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
     if (into != nullptr) {
       if (arrays.variables.size() != into->variables.size())
@@ -165,11 +189,11 @@ void push(const Bundle& self, nb::handle gradients, Pinned* into) {
 }
 
 void add(const Bundle& self, nb::handle deltas) {
-  with_pinned(self, deltas, false, "add", [&](const Pinned& arrays) {
+  with_pinned(self, deltas, false, "add", Give::kValues, [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
     const PushGroup group = worker.group_pushes();
     for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
-      if (has_floats(arrays.variables[i]))
+      if (has_floats(arrays.arrays[i]))
         worker.add(arrays.variables[i], arrays.from[i]);
       else
         worker.add(arrays.variables[i], std::span<const std::byte>(arrays.arrays[i].bytes()));
@@ -178,12 +202,12 @@ void add(const Bundle& self, nb::handle deltas) {
 }
 
 void assign(const Bundle& self, nb::handle values, bool reset) {
-  with_pinned(self, values, false, "assign", [&](const Pinned& arrays) {
+  with_pinned(self, values, false, "assign", Give::kValues, [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
     const Slots slots = reset ? Slots::kReset : Slots::kKeep;
     const PushGroup group = worker.group_pushes();
     for (std::size_t i = 0; i < arrays.variables.size(); ++i) {
-      if (has_floats(arrays.variables[i]))
+      if (has_floats(arrays.arrays[i]))
         static_cast<void>(worker.assign(arrays.variables[i], arrays.from[i], slots));
       else
         static_cast<void>(
@@ -234,7 +258,7 @@ void add_members(BundleClass& bundle) {
       .def(
           "pin",
           [](nb::object self, nb::object arrays, bool writable) {
-            Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable, "pin");
+            Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable, "pin", Give::kEither);
             pinned.given = nb::make_tuple(self, arrays);
             return pinned;
           },
@@ -246,7 +270,8 @@ void add_members(BundleClass& bundle) {
 Those do not check them again. A Pinned refers to the memory that the arrays have now, and keeps it alive.
 
 Args:
-    arrays: a mapping or a sequence with an array for each variable.
+    arrays: a mapping or a sequence with an array for each variable. For a variable of bfloat16 it may be of float32:
+        then it can only be pulled into, or be a gradient.
     writable: whether pull() may write them. False: the arrays may be read-only or None, and pull() raises TypeError.)");
 }
 
@@ -258,7 +283,8 @@ void add_pull(BundleClass& bundle) {
            R"(Copies the current values of all variables and returns what holds them.
 
 Args:
-    out: the arrays to copy into, which are returned as they were given. None: a new dict of NumPy arrays by name.
+    out: the arrays to copy into, which are returned as they were given; those for bfloat16 may be of float32. None: a
+        new dict of NumPy arrays by name.
     consistent: False: as Variable.pull() for one variable after the other. True: as one consistent state, that is,
         the values that the variables had at one moment; it never sees part of another worker's push. It is meant for
         variables that are small compared to the pushes: if they never pause for as long as a copy takes, it takes a
@@ -302,12 +328,13 @@ gradients; in mode sync with `reduce` ordered, over all that this worker pushes 
     bundle.pull_changed(pinned)                     # now `values` has the current values
 
 Args:
-    gradients: an array for each variable.
+    gradients: a float32 array for each variable.
     into: arrays that a pull_changed() after step() is to complete. In the modes async and ssp they get the values of each
         chunk just after its push, while it is in the cache: together the two calls copy as pull() does, but faster.
 
 Raises:
-    TypeError: a variable is not of float32, or `into` was pinned for reading.
+    TypeError: a variable is of a type that takes no gradients; with `into`, it is not of float32, or `into` was pinned
+        for reading.
     ValueError: with `into`, a gradient is missing.
     Error: as Variable.push(); with `into`, as pull_changed().
 
@@ -348,7 +375,7 @@ void add_gradients(BundleClass& bundle) {
       .def(
           "gradients",
           [](const Bundle& self) {
-            require_floats(self, "gradients");
+            require_gradients(self, "gradients");
             nb::dict rooms;
             for (const NamedVariable& one : self.members) {
               std::span<float> room;
@@ -365,7 +392,7 @@ void add_gradients(BundleClass& bundle) {
           R"(Returns a dict with an array for each variable's gradient by name, as Variable.gradient() does.
 
 Raises:
-    TypeError: a variable is not of float32.
+    TypeError: a variable is of a type that takes no gradients.
     Error: as Variable.gradient().)")
       .def(
           "link",

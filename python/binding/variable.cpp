@@ -17,13 +17,16 @@ bool is_number(const NamedVariable& self, nb::handle given) {
          (PyFloat_Check(given.ptr()) || PyLong_Check(given.ptr()));
 }
 
-Array checked(const NamedVariable& self, nb::handle given, Use use, const char* verb, const char* what) {
+// `dtype_for`: returns the dtype that the array must have.
+template <class DTypeFor>
+Array checked(const NamedVariable& self, nb::handle given, Use use, const char* verb, const char* what,
+              DTypeFor&& dtype_for) {
   if (use == Use::kRead && nb::isinstance<nb::float_>(given))
     throw nb::type_error(
         self.about(verb, what).append(" is a number, and it has several elements; pass an array").c_str());
   try {
     Array array(given, use, what);
-    array.require(self.dtype(), self.shape, what);
+    array.require(dtype_for(array), self.shape, what);
     return array;
   } catch (const nb::builtin_exception& error) {  // naming it takes as long as a small push
     throw nb::builtin_exception(
@@ -31,11 +34,18 @@ Array checked(const NamedVariable& self, nb::handle given, Use use, const char* 
   }
 }
 
+Array checked(const NamedVariable& self, nb::handle given, Use use, const char* verb, const char* what) {
+  return checked(self, given, use, verb, what, [&](const Array&) { return self.dtype(); });
+}
+
+DType is_float32(const Array&) noexcept { return DType::kFloat32; }
+
 nb::object pull(const NamedVariable& self, nb::object out) {
   if (out.is_none()) out = new_array(self.dtype(), self.shape);
-  const Array array = checked(self, out, Use::kWrite, "pull", "out");
+  const Array array =
+      checked(self, out, Use::kWrite, "pull", "out", [&](const Array& given) { return self.pulled_into(given); });
   const Turn turn(*self.rank);
-  if (self.has_floats())
+  if (array.dtype() == DType::kFloat32)
     self.rank->worker.pull(self.variable, array.as<float>());
   else
     self.rank->worker.pull(self.variable, array.bytes());
@@ -44,14 +54,14 @@ nb::object pull(const NamedVariable& self, nb::object out) {
 
 nb::object pull_average(const NamedVariable& self, nb::object out) {
   if (out.is_none()) out = new_array(DType::kFloat32, self.shape);
-  const Array array = checked(self, out, Use::kWrite, "pull_average", "out");
+  const Array array = checked(self, out, Use::kWrite, "pull_average", "out", is_float32);
   const Turn turn(*self.rank);
   self.rank->worker.pull_average(self.variable, array.as<float>());
   return out;
 }
 
-void require_floats(const NamedVariable& self, const char* verb) {
-  if (self.has_floats()) return;
+void require_gradients(const NamedVariable& self, const char* verb) {
+  if (self.takes_gradients()) return;
   throw nb::type_error(
       fmt::format("{} of variable '{}': it is of {}, which no gradient is for; add() and assign() change it", verb,
                   self.variable.name(), to_string(self.dtype()))
@@ -59,13 +69,13 @@ void require_floats(const NamedVariable& self, const char* verb) {
 }
 
 void push(const NamedVariable& self, nb::handle gradient) {
-  require_floats(self, "push");
+  require_gradients(self, "push");
   if (is_number(self, gradient)) {
     const auto value = nb::cast<float>(gradient);
     const Turn turn(*self.rank);
     return self.rank->worker.push(self.variable, value);
   }
-  const Array array = checked(self, gradient, Use::kRead, "push", "the gradient");
+  const Array array = checked(self, gradient, Use::kRead, "push", "the gradient", is_float32);
   const Turn turn(*self.rank);
   self.rank->worker.push(self.variable, array.as<const float>());
 }
@@ -101,7 +111,7 @@ void assign(const NamedVariable& self, nb::handle values, bool reset) {
 }
 
 nb::object gradient(const NamedVariable& self) {
-  require_floats(self, "gradient");
+  require_gradients(self, "gradient");
   std::span<float> room;
   {
     const Turn turn(*self.rank);
@@ -251,7 +261,8 @@ point-in-time: see Bundle.pull(consistent=True) and View.state().
 
 Args:
     out: the array to copy into, which is returned. None: a new NumPy array of the variable's shape and dtype. (NumPy
-        has no bfloat16; such a variable needs a tensor of torch.bfloat16 or an array of ml_dtypes.bfloat16.)
+        has no bfloat16; such a variable needs a float32 array, for which the values are converted exactly, a tensor of
+        torch.bfloat16, or an array of ml_dtypes.bfloat16.)
 
 Progress: lock-free.)")
       .def("pull_average", &pull_average, "out"_a = nb::none(),
@@ -276,7 +287,7 @@ Args:
     gradient: a float32 array. A number is accepted for a variable of one element.
 
 Raises:
-    TypeError: the variable is not of float32.
+    TypeError: the variable is of a type that takes no gradients: neither float32 nor bfloat16.
     Error: /dev/shm is full (NO_SPACE), or, in mode sync, this worker has added to or assigned the variable in the
         same step, or a step() that has raised must be completed by another one first (INVALID_STATE).
 
@@ -329,7 +340,7 @@ was pushed of the variable before in the same step. The memory stays valid as lo
 forked child.
 
 Raises:
-    TypeError: the variable is not of float32.
+    TypeError: the variable is of a type that takes no gradients: neither float32 nor bfloat16.
     Error: /dev/shm or the memory is full (NO_SPACE).)")
       .def("view", &view, nb::sig("def view(self) -> numpy.typing.NDArray[numpy.float32]"),
            R"(Returns the values of an in-place variable in shared memory, as a read-only array without a copy.

@@ -126,9 +126,10 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
     initials.emplace_back(array, name);
     if (!initials.back().array)
       throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());
-    const bool has_floats = initials.back().array->dtype() == DType::kFloat32;
-    specs.push_back(specify(name, initials.back(), {}, {}, has_floats ? rule : std::nullopt,
-                            has_floats ? layout : std::nullopt, has_floats ? regularized(key) : 0.0F,
+    const DType dtype = initials.back().array->dtype();
+    const bool is_trained = update::takes_gradients(dtype);
+    specs.push_back(specify(name, initials.back(), {}, {}, is_trained ? rule : std::nullopt,
+                            dtype == DType::kFloat32 ? layout : std::nullopt, is_trained ? regularized(key) : 0.0F,
                             lr_scale && lr_scale->contains(key) ? nb::cast<float>((*lr_scale)[key]) : 1.0F));
   }
   std::vector<Variable> made;
@@ -354,7 +355,9 @@ Args:
         declares.
     shape: the extents of at most 8 axes. None: the shape of the array `init`, otherwise () for a scalar.
     dtype: the type of the elements, such as "int64". None: the dtype of the array `init`, otherwise "float32".
-        Gradients apply to float32 only; a variable of another type has rule add and layout versioned.
+        Gradients apply to float32 and bfloat16 only; a variable of another type has rule add. The layout of types
+        other than float32 is versioned. bfloat16 takes half the memory of float32. Its gradients and its optimizer
+        state are of float32, and each update rounds its results stochastically: on average nothing is lost.
     rule: the update rule: add, sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl or rowwise_adagrad. None:
         the job's optimizer.
     layout: versioned or inplace. None: the job's layout.
@@ -381,7 +384,8 @@ Progress: declaring is lock-free; blocks on the worker that declares or initiali
 
 Args:
     arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
-    rule, layout, regularize: as for variable(). They apply to the float32 variables only. `regularize` may also be the
+    rule, layout, regularize: as for variable(). They apply to the float32 variables, and all but `layout` to those of
+        bfloat16. `regularize` may also be the
         names of those to which l2, l1 and weight_decay apply, or a dict of factors by name.
     lr_scale: factors of the learning rate by name; 1 for the others.
 

@@ -16,6 +16,7 @@
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm::python {
 
@@ -46,6 +47,11 @@ struct NamedVariable {
 
   DType dtype() const noexcept { return variable.dtype(); }
   bool has_floats() const noexcept { return dtype() == DType::kFloat32; }
+  bool takes_gradients() const noexcept { return update::takes_gradients(dtype()); }
+  // The dtype that `array` must have for a pull: the variable's, or float32, to which bfloat16 is converted.
+  DType pulled_into(const Array& array) const noexcept {
+    return takes_gradients() && array.dtype() == DType::kFloat32 ? DType::kFloat32 : dtype();
+  }
   // For messages: push of variable 'w': the gradient.
   std::string about(const char* verb, const char* what) const;
 };

@@ -100,6 +100,49 @@ def test_bfloat16_travels_in_tensors(worker):
         v.pull()
 
 
+def test_bfloat16_is_trained_by_float32_gradients_and_pulled_into_float32(worker):
+    v = worker.variable("v", torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16), rule="add")
+    v.push(np.array([0.5, 1, 2], np.float32))
+    assert v.pull(np.empty(3, np.float32)).tolist() == [2, -1, 5]
+    room = v.gradient()
+    room[:] = [1, 1, 1]
+    v.push(room)
+    out = torch.zeros(3, dtype=torch.bfloat16)
+    assert v.pull(out).tolist() == [3, 0, 6]
+    with pytest.raises(TypeError, match="is of bfloat16, and float32 is needed"):
+        v.push(out)
+    with pytest.raises(TypeError, match="is of float32, and bfloat16 is needed"):
+        v.assign(np.ones(3, np.float32))
+    small = np.full(3, 2.0**-12, np.float32)
+    for _ in range(4096):
+        v.push(small)  # too small for a bfloat16 to add: on average it is not lost
+    np.testing.assert_allclose(v.pull(np.empty(3, np.float32)), [4, 1, 7], atol=0.5)
+
+
+def test_bfloat16_variables_have_the_optimizer_of_the_job(job):
+    with ps_shm.Server(job, workers=1, optimizer="momentum", lr=0.5, momentum=0.5), ps_shm.Worker(job) as worker:
+        bundle = worker.variables({"h": torch.ones(4, dtype=torch.bfloat16), "w": np.ones(4, np.float32)})
+        found = {one.name: (one.dtype, one.rule, one.slots) for one in ps_shm.View(job).variables()}
+        assert found == {"h": ("bfloat16", "momentum", ["momentum"]), "w": ("float32", "momentum", ["momentum"])}
+        gradients = bundle.gradients()
+        gradients["h"][:] = gradients["w"][:] = 1
+        bundle.push(gradients)
+        into = {"h": np.empty(4, np.float32), "w": np.empty(4, np.float32)}
+        pinned = bundle.pin(into)
+        bundle.pull(pinned)
+        assert into["h"].tolist() == into["w"].tolist() == [0.5] * 4
+        bundle.push(pinned)
+        assert bundle.pull_changed(pinned) == [0, 1] and into["h"].tolist() == into["w"].tolist() == [0] * 4
+        with pytest.raises(TypeError, match="assign of variable 'h': the array is of float32, and bfloat16 is needed"):
+            bundle.assign(pinned)
+        with pytest.raises(TypeError, match="of bfloat16, and all need to be of float32"):
+            bundle.push(gradients, into=pinned)
+        stored = bundle.pin({"h": torch.zeros(4, dtype=torch.bfloat16), "w": np.ones(4, np.float32)})
+        bundle.assign(stored)
+        with pytest.raises(TypeError, match="push of variable 'h': the array is of bfloat16, and float32 is needed"):
+            bundle.push(stored)
+
+
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_arrays_of_ml_dtypes_have_types_that_numpy_lacks(worker, name):
     dtype = getattr(pytest.importorskip("ml_dtypes"), name)
