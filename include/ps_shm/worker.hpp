@@ -471,6 +471,17 @@ class Worker {
   // Progress: blocks on other workers.
   void barrier();
 
+  // Chooses the worker that does something at the end for all, such as evaluating a table, which is gone with the last
+  // worker: returns false as soon as a worker of a lower rank is alive; otherwise waits until all others have left
+  // or died, and returns true. Guests do not count.
+  //
+  // There is no timeout: a message to the log callback every second names the workers that it waits for, and says which
+  // of them are stopped.
+  //
+  // Throws: Error with kInvalidState within a PushGroup, for a guest, or in a forked child; Interrupted.
+  // Progress: blocks on workers that have not left.
+  bool wait_to_be_last();
+
   // The number of global steps done so far.
   //
   // Throws: Error with kInvalidState in a forked child.

@@ -392,6 +392,24 @@ Args:
 Raises:
     TypeError: initial values are not given as an array.
     Otherwise as variable().
+      .def(
+          "wait_to_be_last",
+          [](const WorkerHandle& self) {
+            const Turn turn(*self.rank);
+            return self.use().wait_to_be_last();
+          },
+          R"(Chooses the worker that does something at the end for all, such as evaluating a table.
+
+A table is gone with the last worker. There is no timeout; a line on stderr reports the wait every second, and names the
+workers that it waits for.
+
+Returns:
+    bool: False as soon as a worker of a lower rank is alive; True once all others have left or died.
+
+Raises:
+    Error: for a guest, or within a push group (INVALID_STATE).
+
+Progress: blocks on workers that have not left.)")
 
 Progress: as variable().)");
 }

@@ -128,6 +128,8 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
       return "the shared data to be loaded";
     case WaitingFor::kVariable:
       return "a variable to be declared";
+    case WaitingFor::kOthersLeft:
+      return "the other workers to leave";
   }
   return "something unknown";
 }

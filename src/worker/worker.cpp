@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <bit>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "shm/base/process_state.hpp"
 #include "shm/slots/recovery.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "update/bfloat16.hpp"
@@ -131,6 +134,36 @@ void Worker::wait_for_workers() {
                              impl.config.workers);
         }));
       });
+}
+
+bool Worker::wait_to_be_last() {
+  Impl& impl = owned();
+  if (impl.options.guest) impl.refuse_guest("wait_to_be_last()");
+  if (impl.open_pushes != 0)
+    throw Error("wait_to_be_last() within a PushGroup: end the group first", ErrorCode::kInvalidState);
+  std::vector<std::uint32_t> others;  // that are alive, by rank
+  Wait wait(impl.options, 0, 1.0);
+  const WaitMark mark(impl.entry, shm::WaitingFor::kOthersLeft, 0);
+  shm::wait_for_fact(
+      impl.job.state().activity,
+      [&] {
+        others.clear();
+        for (std::uint32_t rank = 0; rank < impl.job.ranks(); ++rank)
+          if (rank != impl.rank && shm::worker_state(impl.job, rank, impl.rank) == WorkerState::kAlive)
+            others.push_back(rank);
+        return others.empty() || others.front() < impl.rank;
+      },
+      [&] {
+        static_cast<void>(wait.slice([&] {
+          std::vector<std::string> texts;
+          for (const std::uint32_t rank : others)
+            texts.push_back(
+                fmt::format("{}{}", rank, shm::is_stopped(impl.job.worker(rank).pid.load_relaxed()) ? " (stopped)" : ""));
+          return fmt::format("worker {}: waiting for rank{} {} to leave", impl.rank, others.size() == 1 ? "" : "s",
+                             fmt::join(texts, ", "));
+        }));
+      });
+  return others.empty();
 }
 
 std::uint64_t Worker::step() { return owned().mode->step(); }

@@ -318,6 +318,7 @@ void use_in_child(Mode mode, bool within_group) {
         [&] { static_cast<void>(worker->step()); },
         [&] { worker->barrier(); },
         [&] { worker->wait_for_workers(); },
+        [&] { worker->wait_to_be_last(); },
         [&] { static_cast<void>(worker->live()); },
         [&] { static_cast<void>(worker->global_step()); },
         [&] { static_cast<void>(worker->finished()); },

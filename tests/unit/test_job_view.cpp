@@ -320,6 +320,7 @@ TEST_CASE("job view: what a worker waits for is reported with the missing ranks"
   CHECK(waiting(shm::WaitingFor::kInitialised, ~0ULL) == "a variable to be initialised");
   CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
+  CHECK(waiting(shm::WaitingFor::kOthersLeft, 0) == "the other workers to leave");
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
   second.entry().pushing.store_release(8);  // after that snapshot point
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");

@@ -251,6 +251,60 @@ TEST_CASE("waiting for the workers ends when the last one has joined, and report
   CHECK(said == "worker 0: waiting for 1 of 3 workers to join");
 }
 
+TEST_CASE("the worker of the lowest rank is the last one: it waits for the others to leave or die, and names them") {
+  const JobConfig config = settings(3);
+  Server server(config);
+  std::string said;
+  std::atomic<bool> was_said{false}, is_last{false};
+  WorkerOptions given = options(config);
+  given.log = [&](const std::string& line) {
+    if (!was_said) said = line;
+    was_said = true;
+  };
+  Worker first(given);
+  const test::Bell joined;
+  test::Child stopped([&] {
+    const Worker second(options(config));
+    joined.tell();
+    test::sleep_forever();
+    return 0;
+  });
+  REQUIRE(joined.hear());
+  stopped.stop();
+  Worker third(options(config));
+  CHECK(!third.wait_to_be_last());
+  std::thread waiter([&] { is_last = first.wait_to_be_last(); });
+  CHECK(test::eventually([&] { return was_said.load(); }));
+  CHECK(said == "worker 0: waiting for ranks 1 (stopped), 2 to leave");
+  CHECK(JobView(config.job).workers().at(0).waiting_for == "the other workers to leave");
+  third.leave();
+  CHECK(!is_last);
+  stopped.kill();
+  waiter.join();
+  CHECK(is_last);
+}
+
+TEST_CASE("a wait to be the last one is woken by the last one to leave, and ends when its caller wants to stop") {
+  const JobConfig config = settings(2);
+  ManualClock clock;  // the end of a sleep does not wake it
+  Server server(config);
+  WorkerOptions given = options(config);
+  std::atomic<bool> stop{false}, is_last{false};
+  given.stop_requested = [&] { return stop.load(); };
+  Worker first(given);
+  {
+    Worker second(options(config));
+    std::thread waiter([&] { is_last = first.wait_to_be_last(); });
+    CHECK(clock.wait_for_sleepers(1));
+    second.leave();
+    waiter.join();
+    CHECK(is_last);
+  }
+  const Worker second(options(config));
+  stop = true;
+  CHECK_THROWS_AS(first.wait_to_be_last(), Interrupted);
+}
+
 TEST_CASE("a wait ends when its caller wants to stop") {
   const JobConfig config = settings(2);  // the second one never joins
   Server server(config);

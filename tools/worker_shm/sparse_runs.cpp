@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cli/output.hpp"
@@ -33,19 +31,12 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
   return options;
 }
 
-// Of the workers at the end of a job, the one with the lowest rank evaluates a table by key, because it is gone with them:
-// returns whether this is it, when all others have left. False also if a stop is requested.
-bool is_last(const Worker& worker) {
-  const JobView job(worker.config().job);
-  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(5))) {
-    bool is_alone = true;
-    for (const WorkerInfo& other : job.workers()) {
-      if (other.state != WorkerState::kAlive || other.rank == worker.rank()) continue;
-      if (other.rank < worker.rank()) return false;
-      is_alone = false;
-    }
-    if (is_alone) return true;
-    if (is_stop_requested()) return false;
+// The last worker evaluates a table by key. False also if a stop is requested.
+bool is_last(Worker& worker) {
+  try {
+    return worker.wait_to_be_last();
+  } catch (const Interrupted&) {
+    return false;
   }
 }
 

@@ -299,7 +299,8 @@ enum class WaitingFor : std::uint32_t {
   kVariable = 4,
   kClock = 5,
   kData = 6,
-  kSnapshotPoint = 7
+  kSnapshotPoint = 7,
+  kOthersLeft = 8
 };
 
 // VariableShm::flags
