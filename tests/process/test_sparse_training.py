@@ -203,6 +203,19 @@ class SparseTraining(ProcessTest):
         self.assertIn("test accuracy", out)
         self.assertEqual(support.finish(ps)[0], 0)
 
+    def test_a_worker_that_takes_the_rows_by_ids_and_one_that_takes_them_by_keys_do_not_train_together(self):
+        options = ("--model", "logistic", "--data", "zipf:100x1000x5")
+        for first, second, words in ((["--keyed"], [], "with --keyed"), ([], ["--keyed"], "without --keyed")):
+            with self.subTest(second):
+                launch, gate = self.start_gated("--workers", "1", *options, *first)
+                support.wait_training(self.job, 1)
+                self.assert_fails(1, run("worker_shm", "--job", self.job, *options, *second), words)
+                left = [table["name"] for kind in ("variables", "tables")
+                        for table in json.loads(run("inspect_shm", "vars", "--job", self.job, "--json").out)[kind]]
+                self.assertEqual(left, ["w"])  # the one that was refused has declared nothing
+                gate.open()
+                self.assertEqual(support.finish(launch)[0], 0)
+
     def test_a_chief_by_hand_tells_its_metrics(self):
         ps = self.start_ps("--steps", "200", "--optimizer", "adagrad")
         code, out, err = run("worker_shm", "--job", self.job, "--model", "fm", "--data", "zipf:100x1000x5")

@@ -4,6 +4,7 @@
 
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
 #include "train/log/digest.hpp"
 #include "train/loop/example_steps.hpp"
 #include "train/loop/local_table.hpp"
@@ -77,6 +78,27 @@ void check_job(const JobConfig& config) {
   check_rule(config.optimizer);
 }
 
+// Workers of a job have their rows either in a variable or in a table by key. Looked at before the own one is declared,
+// as that would stay in the job, and after, as a worker of the other kind may join at the same moment.
+void check_no_other_kind(const Worker& worker, const std::string& name, bool is_keyed) {
+  const JobView job(worker.config().job);
+  if (is_keyed) {
+    for (const VariableInfo& variable : job.variables())
+      if (variable.name == name)
+        throw Error(fmt::format("job {} trains the model without `keyed`: its rows are in variable '{}'; join it without "
+                                "`keyed`, or start another job",
+                                worker.config().job, name),
+                    ErrorCode::kIncompatible);
+  } else {
+    for (const TableInfo& table : job.tables())
+      if (table.spec.name == name)
+        throw Error(fmt::format("job {} trains the model with `keyed`: its rows are in a table by key; join it with "
+                                "`keyed`, or start another job",
+                                worker.config().job),
+                    ErrorCode::kIncompatible);
+  }
+}
+
 template <class Rows>
 TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                        const SparseTrainOptions& options, Rows rows) {
@@ -140,10 +162,12 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
   spec.layout = Layout::kInplace;
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
+  check_no_other_kind(worker, spec.name, false);
   const Variable variable = worker.variable(spec, [&](std::span<float> out) {
     model.initialize(config.seed, 0, out);
     options.replace_first(spec.name, out);
   });
+  check_no_other_kind(worker, spec.name, false);
   if (table != nullptr) *table = variable;
   return train_rows(worker, model, data, part, options, ServerRows{worker, variable});
 }
@@ -162,7 +186,9 @@ TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& da
   spec.initial_range = model.initial_range();
   spec.seed = config.seed;
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
+  check_no_other_kind(worker, spec.name, true);
   Table keyed = worker.table(spec);
+  check_no_other_kind(worker, spec.name, true);
   if (table != nullptr) *table = keyed;
   return train_rows(worker, model, data, part, options, KeyedRows{keyed});
 }

@@ -42,12 +42,13 @@ struct TableOptions {
 };
 
 // Trains as a worker of its job, until that is finished or a stop is requested; `table` gets the table's variable.
-// Throws Error in sync mode, with optimizer add, and if the job has a different variable of the table's name.
+// Throws Error in sync mode, with optimizer add, and if the job has a different variable of the table's name, or
+// trains on keyed data.
 TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                          const SparseTrainOptions& options, std::optional<Variable>* table = nullptr);
 
 // The same on keyed data, with the rows in a table by key. Throws Error in sync mode, with optimizer add, and if the job
-// has a different table of the model's name.
+// has a different table of the model's name, or trains on data with ids.
 TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
                         const SparseTrainOptions& options, const TableOptions& rows,
                         std::optional<Table>* table = nullptr);
