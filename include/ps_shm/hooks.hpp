@@ -133,8 +133,8 @@ enum class OnNan : std::uint32_t {
   kWarn = 1,  // it is pushed; a message at the first one
   kStop = 2,  // it is not pushed: Error (kNotFinite) names worker, step and loss; the job's other workers go on
   kSkip = 3,  // it is not pushed; a message at the first one, and whenever their number has doubled
-  // It is not pushed, and the job's variables get the values of a checkpoint, see restore(). Where that fails: as
-  // kStop.
+  // It is not pushed, and the job's variables and tables get the values of a checkpoint, see restore(). Where that
+  // fails: as kStop.
   kRestore = 4,
 };
 
@@ -153,12 +153,13 @@ struct NanGuardOptions {
 // Throws: Error if `on_nan` is kRestore and `dir` is empty. The hook throws Error (kNotFinite) as OnNan says.
 PS_SHM_API std::shared_ptr<Hook> nan_guard(NanGuardOptions options = {});
 
-// Assigns the values of the newest checkpoint in `dir` that is intact and finite to the job's variables that it
-// contains, while the job goes on; returns the checkpoint's folder. The optimizer's state is reset, and the global
-// step stays. In mode sync, step() applies the values. `log` gets a line for each checkpoint that is passed over.
+// Assigns the values of the newest checkpoint in `dir` that is intact and finite to the job's variables and tables by
+// key that it contains, while the job goes on; returns the checkpoint's folder. The optimizer's state is reset, and the
+// global step stays. Keys without a row in the checkpoint lose theirs. In mode sync, step() applies the values. `log`
+// gets a line for each checkpoint that is passed over.
 //
-// Throws: Error with kNotFound if there is no such checkpoint or the job lacks one of its variables, kIncompatible if
-// the job has another variable of that name; and as Worker::assign().
+// Throws: Error with kNotFound if there is no such checkpoint or the job lacks one of its variables or tables,
+// kIncompatible if the job has another one of that name; and as Worker::assign() and Table::assign().
 PS_SHM_API std::string restore(Worker& worker, const std::string& dir, const LogCallback& log = {});
 
 // Logs step and loss: `worker 0: step 100 (global step 300), loss 0.25`. `every`: how often. `log`: the log callback.

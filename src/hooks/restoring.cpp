@@ -12,8 +12,10 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -30,16 +32,23 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
+struct Rows {
+  StoredTable table;
+  std::vector<std::uint64_t> keys;
+  std::vector<float> values;
+};
+
 struct Found {
   std::string folder;
   std::vector<std::pair<const StoredVariable, Bytes>> values;
+  std::vector<Rows> tables;
 };
 
 // Throws Error if the checkpoint is damaged, was removed meanwhile, or has values that are not finite.
 Found read_all(const std::string& folder) {
   const Checkpoint checkpoint(folder);
   checkpoint.verify();
-  Found found{folder, {}};
+  Found found{folder, {}, {}};
   for (const StoredVariable& variable : checkpoint.variables()) {
     std::size_t bytes = bytes_of(variable.dtype);
     for (const std::uint64_t extent : variable.shape) bytes *= extent;
@@ -47,6 +56,14 @@ Found read_all(const std::string& folder) {
     checkpoint.read(variable.name, values);
     if (!update::are_finite(variable.dtype, values))
       throw Error(fmt::format("{}: variable '{}' has values that are not finite", folder, variable.name),
+                  ErrorCode::kNotFinite);
+  }
+  for (const StoredTable& table : checkpoint.tables()) {
+    Rows& rows = found.tables.emplace_back();
+    rows.table = table, rows.keys.resize(table.rows), rows.values.resize(table.rows * table.row_size);
+    checkpoint.read_rows(table.name, 0, rows.keys, rows.values);
+    if (!std::all_of(rows.values.begin(), rows.values.end(), [](float value) { return std::isfinite(value); }))
+      throw Error(fmt::format("{}: table '{}' has values that are not finite", folder, table.name),
                   ErrorCode::kNotFinite);
   }
   return found;
@@ -65,15 +82,50 @@ Found newest(const std::string& dir, const LogCallback& log) {
   throw Error(fmt::format("no checkpoint in {} can be restored: {}", dir, last), ErrorCode::kNotFound);
 }
 
+// The job's table that a checkpoint has rows of.
+Table table_of(Worker& worker, const Found& found, const StoredTable& stored) {
+  for (const TableInfo& table : JobView(worker.config().job).tables()) {
+    if (table.spec.name != stored.name) continue;
+    if (table.spec.row_size != stored.row_size)
+      throw Error(fmt::format("{}: table '{}' has rows of {} floats, and the job's of {}", found.folder, stored.name,
+                              stored.row_size, table.spec.row_size),
+                  ErrorCode::kIncompatible);
+    return worker.table(table.spec);
+  }
+  throw Error(fmt::format("{}: the job has no table '{}'", found.folder, stored.name), ErrorCode::kNotFound);
+}
+
+void assign(Table& table, const Rows& rows) {
+  const std::set<std::uint64_t> stored(rows.keys.begin(), rows.keys.end());
+  std::vector<std::uint64_t> others;
+  table.dump(0, [&](const TableRow& row) {
+    if (!stored.contains(row.key)) others.push_back(row.key);
+  });
+  constexpr int kAttempts = 10;  // a row that is being pushed is not evicted
+  for (int attempt = 0; attempt < kAttempts && !others.empty(); ++attempt) {
+    const auto has_row = std::make_unique<bool[]>(others.size());
+    table.evict(others);
+    table.contains(others, {has_row.get(), others.size()});
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < others.size(); ++i)
+      if (has_row[i]) others[kept++] = others[i];
+    others.resize(kept);
+  }
+  table.assign(rows.keys, rows.values);
+}
+
 void assign(Worker& worker, const Found& found) {
   constexpr double kWaitSeconds = 1.0;  // all variables exist, except one that is just being declared
-  std::vector<Variable> variables;      // all of them are checked before the first one is changed
+  std::vector<Variable> variables;      // all, and all tables, are checked before the first one is changed
   for (const auto& [stored, values] : found.values) {
     const Variable& variable = variables.emplace_back(worker.variable(stored.name, kWaitSeconds));
     if (variable.dtype() != stored.dtype || variable.element_count() * bytes_of(stored.dtype) != values.size())
       throw Error(fmt::format("{}: variable '{}' has another type or size than the job's", found.folder, stored.name),
                   ErrorCode::kIncompatible);
   }
+  std::vector<Table> tables;
+  for (const Rows& rows : found.tables) tables.push_back(table_of(worker, found, rows.table));
+  for (std::size_t i = 0; i < tables.size(); ++i) assign(tables[i], found.tables[i]);
   const PushGroup group = worker.group_pushes();  // snapshots contain all of it or nothing
   for (std::size_t i = 0; i < variables.size(); ++i)
     worker.assign(variables[i], std::span<const std::byte>(found.values[i].second), Slots::kReset);

@@ -122,7 +122,6 @@ class Usage(ProcessTest):
                                (("--evaluate-every", "at the end"), ("--evaluate-every", "1s")),
                                (("--publish", "not published"), ("--publish", "x")),
                                (("--save", "--checkpoint-dir"), ("--save", "/tmp/x.safetensors")),
-                               (("--on-nan restore",), ("--on-nan", "restore", "--checkpoint-dir", "/tmp/x")),
                                (("--init-from",), ("--init-from", "/tmp/x.safetensors")),
                                (("--record", "not recorded"), ("--record", "/tmp/x")),
                                (("--place", "--placement partition"), ("--place", "w=0")),

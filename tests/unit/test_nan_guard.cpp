@@ -278,6 +278,56 @@ TEST_CASE("nan guard: nothing is restored from a checkpoint of another model") {
   CHECK(count == 0);
 }
 
+TEST_CASE("restore: a table has the rows of the checkpoint and no others, and their state is reset") {
+  JobConfig config = config_of();
+  config.optimizer.rule = UpdateRule::kMomentum;
+  Server server(config);
+  Worker worker(options(config, 0));
+  // The table is declared again as JobView describes it.
+  Table table = worker.table({.name = "t", .row_size = 2, .max_rows = 64, .ttl_seconds = 1000.001});
+  const std::vector<std::uint64_t> stored = {3, 4}, all = {3, 4, 5};
+  const Folder folder;
+  table.push(stored, std::vector<float>{1, 1, 1, 1});  // so that slots are not 0
+  table.assign(stored, std::vector<float>{1, 2, 3, 4}, std::vector<float>{9, 9, 9, 9});
+  Checkpoint::save(JobView(config.job), folder.path());
+  table.assign(all, std::vector<float>(6, NAN));
+  CHECK(is_in("step-0", restore(worker, folder.path())));
+  std::vector<float> rows(4), state;
+  bool found[3];
+  CHECK(table.pull(stored, rows) == 2);
+  CHECK(rows == std::vector<float>{1, 2, 3, 4});
+  CHECK(table.contains(all, found) == 2);
+  table.dump(0, [&](const TableRow& row) { state.insert(state.end(), row.state.begin(), row.state.end()); });
+  CHECK(state == std::vector<float>(4));
+}
+
+TEST_CASE("restore: nothing is assigned if a table is missing, has other rows, or the checkpoint's rows are not finite") {
+  const JobConfig config = config_of();
+  const Folder folder, of_nan;
+  const std::vector<std::uint64_t> keys = {1};
+  const auto declare = [](Worker& worker, std::uint64_t size) {
+    return worker.table({.name = "t", .row_size = size, .max_rows = 64});
+  };
+  {
+    Server server(config);
+    Worker worker(options(config, 0));
+    Table table = declare(worker, 2);
+    table.assign(keys, std::vector<float>{1, 2});
+    Checkpoint::save(JobView(config.job), folder.path());
+    table.assign(keys, std::vector<float>{1, NAN});
+    Checkpoint::save(JobView(config.job), of_nan.path());
+    CHECK_THROWS_WITH_AS(restore(worker, of_nan.path()), doctest::Contains("table 't' has values that are not finite"),
+                         Error);
+  }
+  Server server(config);
+  Worker worker(options(config, 0));
+  CHECK_THROWS_WITH_AS(restore(worker, folder.path()), doctest::Contains("the job has no table 't'"), Error);
+  Table table = declare(worker, 3);
+  CHECK_THROWS_WITH_AS(restore(worker, folder.path()),
+                       doctest::Contains("table 't' has rows of 2 floats, and the job's of 3"), Error);
+  CHECK(table.statistics().rows == 0);
+}
+
 TEST_CASE("nan guard: restore in sync mode is applied by the step, once, before the others' gradients") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));

@@ -62,8 +62,6 @@ void check_keyed(const CommandLine& line, const TrainingSettings& training) {
     if (!sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: requires --keyed", option));
   for (const auto& [option, why] : kNotKeyed)
     if (sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: not with --keyed: {}", option, why));
-  if (sparse.keyed && training.on_nan == OnNan::kRestore)
-    throw Error("--on-nan restore: not with --keyed: a table by key of a running job is not restored");
 }
 
 }  // namespace
