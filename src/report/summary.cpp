@@ -11,6 +11,7 @@
 #include "config/modes.hpp"
 #include "inspection/texts.hpp"
 #include "report/gpu_summary.hpp"
+#include "report/table_figures.hpp"
 #include "train/loop/count_model.hpp"
 
 namespace ps_shm::report {
@@ -48,18 +49,9 @@ constexpr std::pair<const char*, std::optional<double> Metrics::*> kMetrics[] = 
                                                                                  {"log_loss", &Metrics::log_loss},
                                                                                  {"rmse", &Metrics::rmse}};
 
-// Names of the statistics of a table, in their order in the output.
-constexpr std::pair<const char*, std::uint64_t TableStatistics::*> kTable[] = {
-    {"rows", &TableStatistics::rows},       {"max_rows", &TableStatistics::max_rows},
-    {"made", &TableStatistics::made},       {"evicted", &TableStatistics::evicted},
-    {"expired", &TableStatistics::expired}, {"spared", &TableStatistics::spared},
-    {"rescued", &TableStatistics::rescued}, {"unadmitted", &TableStatistics::unadmitted},
-    {"refused", &TableStatistics::refused}, {"hits", &TableStatistics::hits},
-    {"misses", &TableStatistics::misses},   {"bytes", &TableStatistics::bytes}};
-
 Json to_json(const TableStatistics& table) {
   Json json;
-  for (const auto& [name, member] : kTable) json[name] = table.*member;
+  for (const TableFigure& figure : kTableFigures) json[figure.name] = table.*figure.member;
   return json;
 }
 
@@ -265,7 +257,8 @@ std::optional<KeyedResult> read_keyed(const Json& of_worker) {
   if (!of_worker.contains("test") || !of_worker.contains("table")) return std::nullopt;
   KeyedResult keyed;
   keyed.test = read_metrics(of_worker["test"]);
-  for (const auto& [name, member] : kTable) keyed.table.*member = of_worker["table"].value(name, std::uint64_t{0});
+  for (const TableFigure& figure : kTableFigures)
+    keyed.table.*figure.member = of_worker["table"].value(figure.name, std::uint64_t{0});
   return keyed;
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,7 @@
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "report/table_figures.hpp"
 #include "shm/segment/names.hpp"
 
 namespace ps_shm::inspect {
@@ -134,19 +136,10 @@ void add_variables(Families& out, const std::string& job, const JobView& view, b
 void add_tables(Families& out, const std::string& job, const JobView& view) {
   for (const TableInfo& table : view.tables()) {
     const Labels of = {{"job", job}, {"table", table.spec.name}};
-    const TableStatistics& counts = table.statistics;
-    const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-      out.counter(name, help, of, double(value));
-    };
-    out.gauge("ps_shm_table_rows", "Rows of the table.", of, double(counts.rows));
-    out.gauge("ps_shm_table_max_rows", "The most rows that the table may have.", of, double(counts.max_rows));
-    out.gauge("ps_shm_table_bytes", "Memory of the table.", of, double(counts.bytes));
-    counter("ps_shm_table_rows_made_total", "Rows made.", counts.made);
-    counter("ps_shm_table_rows_evicted_total", "Rows evicted, for whatever reason.", counts.evicted);
-    counter("ps_shm_table_hits_total", "Pulled keys with a row.", counts.hits);
-    counter("ps_shm_table_misses_total", "Pulled keys without a row.", counts.misses);
-    counter("ps_shm_table_refused_total", "Pushes of keys for which there was no room.", counts.refused);
-    counter("ps_shm_table_unadmitted_total", "Pushes of keys that had no row yet.", counts.unadmitted);
+    for (const report::TableFigure& figure : report::kTableFigures) {
+      const auto add = std::string_view(figure.metric).ends_with("_total") ? &Families::counter : &Families::gauge;
+      (out.*add)(figure.metric, figure.help, of, double(table.statistics.*figure.member));
+    }
   }
 }
 

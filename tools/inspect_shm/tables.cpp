@@ -11,6 +11,7 @@
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
 #include "ps_shm/job_view.hpp"
+#include "report/table_figures.hpp"
 
 namespace ps_shm::inspect {
 namespace {
@@ -43,29 +44,19 @@ std::string share_as_text(const Json& share) {
 
 Json facts_of(const TableInfo& table) {
   const TableStatistics& counts = table.statistics;
-  return {{"name", table.spec.name},
-          {"row_size", table.spec.row_size},
-          {"row_bytes", table.row_bytes},
-          {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
-          {"evict", eviction_of(table.spec)},
-          {"ttl_seconds", table.spec.ttl_seconds},
-          {"admit", table.spec.admit_after},
-          {"parts", table.parts},
-          {"rows", counts.rows},
-          {"max_rows", counts.max_rows},
-          {"buckets", table.buckets},
-          {"load", double(counts.rows) / double(table.buckets)},
-          {"bytes", counts.bytes},
-          {"made", counts.made},
-          {"evicted", counts.evicted},
-          {"expired", counts.expired},
-          {"spared", counts.spared},
-          {"rescued", counts.rescued},
-          {"unadmitted", counts.unadmitted},
-          {"refused", counts.refused},
-          {"hits", counts.hits},
-          {"misses", counts.misses},
-          {"hit_rate", hit_rate(counts.hits, counts.misses)}};
+  Json facts = {{"name", table.spec.name},
+                {"row_size", table.spec.row_size},
+                {"row_bytes", table.row_bytes},
+                {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
+                {"evict", eviction_of(table.spec)},
+                {"ttl_seconds", table.spec.ttl_seconds},
+                {"admit", table.spec.admit_after},
+                {"parts", table.parts},
+                {"buckets", table.buckets},
+                {"load", double(counts.rows) / double(table.buckets)}};
+  for (const report::TableFigure& figure : report::kTableFigures) facts[figure.name] = counts.*figure.member;
+  facts["hit_rate"] = hit_rate(counts.hits, counts.misses);
+  return facts;
 }
 
 Json show_table(const std::string& job, const std::string& name) {
