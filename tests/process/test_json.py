@@ -80,8 +80,7 @@ class Keys(ProcessTest):
         keys = keys_of(json.loads(result.out))
         result = run("inspect_shm", "diff", self.job, f"{self.job}-b", "--json")
         self.assertEqual(result.code, 3, result.err)
-        keys = (keys | keys_of(json.loads(result.out))) - {"unlike"}  # an empty list
-        self.assertEqual(keys, told("inspect_shm", "diff"))
+        of_diff = (keys | keys_of(json.loads(result.out))) - {"unlike", "tables"}  # empty lists
         result = run("inspect_shm", "doctor", "--job", self.job, "--json")
         may_be_empty = {f"{name}[].{key}" for name in ("findings", "advice") for key in ("kind", "job", "what", "todo")}
         keys = keys_of(json.loads(result.out)) | may_be_empty
@@ -103,6 +102,12 @@ class Keys(ProcessTest):
         of_table = {command: {key for key in keys_of(self.printed("inspect_shm", command, *words, "--json", "--job",
                                                                   f"{self.job}-table")) if key.startswith("tables[]")}
                     for command, *words in (["vars"], ["dump", "items"])}
+        result = run("inspect_shm", "diff", f"{self.job}-table", f"{self.job}-table", "--json")
+        of_diff |= {key for key in keys_of(json.loads(result.out)) if key.startswith("tables[]")}
+        self.assertEqual(of_diff, told("inspect_shm", "diff"))
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(keys_of(self.printed("inspect_shm", "dump", "items", "--npy", f"{folder}/t.npy", "--json", "--job",
+                                                  f"{self.job}-table")), told("inspect_shm", "dump TABLE --npy FILE.npy"))
         self.assertEqual(table.end(), 0)
         for command, *words in (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump", "hid_b"], ["rm"],
                                 ["publications"]):

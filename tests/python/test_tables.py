@@ -187,6 +187,13 @@ def inspected(job, *words, code=0):
     return got.stdout if "--json" not in words else json.loads(got.stdout)
 
 
+def inspected_diff(a, b, form="--json"):
+    """The exit code and what it says of tables, or all that it prints."""
+    words = [pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "inspect_shm", "diff", a, b, *filter(None, [form])]
+    got = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    return (got.returncode, json.loads(got.stdout)["tables"]) if form else got.stdout
+
+
 @pytest.fixture
 def hot(worker):
     """A table with 100 rows, of which key 7 is pushed most."""
@@ -224,6 +231,35 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     assert row["bytes"] < 1 << 22  # not the length of the table's file
     inspected(job, "show", "nothing", code=1)
     inspected(job, "dump", "items", "--slice", "3", code=1)
+
+
+def test_the_inspector_writes_a_table_to_files(job, worker, hot, tmp_path):
+    keys = numpy.arange(100, dtype=numpy.uint64)
+    wrote = " ".join(inspected(job, "dump", "items", "--npy", tmp_path / "t.npy").split())
+    assert wrote == f"wrote items [100,3] of step 0 to {tmp_path}/t.npy, and its keys to {tmp_path}/t.keys.npy"
+    inspected(job, "dump", "--npy", tmp_path)
+    (row,) = json.loads((tmp_path / "index.json").read_text())["tables"]
+    assert (row["name"], row["dtype"], row["shape"]) == ("items", "float32", [100, 3])
+    for file, keys_file in (("t.npy", "t.keys.npy"), (row["file"], row["keys_file"])):
+        assert numpy.array_equal(numpy.load(tmp_path / keys_file), keys)
+        assert numpy.array_equal(numpy.load(tmp_path / file), hot.pull(numpy.arange(100))[0])
+
+
+def test_the_inspector_tells_tables_from_each_other(job, worker, hot, tmp_path):
+    kept = ps_shm.checkpoint.save(job, tmp_path)
+    code, (row,) = inspected_diff(kept, job)
+    assert (code, row["name"], row["rows_of_both"], row["different_count"], row["largest_at"]) == (0, "items", 100, 0, None)
+    hot.push(numpy.array([9, 5]), numpy.array([[0, 0, 0], [0, 2, 1]], numpy.float32))
+    hot.evict(numpy.array([7]))
+    hot.push(numpy.array([1000, 1001]), numpy.ones((2, 3), numpy.float32))
+    code, found = inspected_diff(kept, job)
+    assert code == 3
+    assert [(row["name"], row["rows_of_both"], row["only_in_a"], row["only_in_b"], row["different_count"],
+             row["largest_at"], row["largest_difference"]) for row in found] == [("items", 99, 1, 2, 2, [5, 1], 2)]
+    text = inspected_diff(kept, job, "")
+    assert "table items: 1 keys only in a, 2 only in b\n" in text and "[99,3]" in text
+    worker.table("more", 1, 64)
+    assert "table more: only in b\n" in inspected_diff(kept, job, "")
 
 
 def damage_rows(job):

@@ -178,19 +178,21 @@ class Set final : public JobCommand {
 class Dump final : public JobCommand {
  public:
   Dump()
-      : JobCommand("dump", "print or save values and statistics of variables, or print the keys and rows of tables") {}
+      : JobCommand("dump", "print or save values and statistics of variables, and keys and rows of tables") {}
 
  protected:
   void add_options(CLI::App& command) override {
     JobCommand::add_options(command);
     command.add_option("VARIABLE", request_.names,
-                       "variables, or tables by key, to include; all variables if none is given");
+                       "variables, or tables by key, to include; all variables if none is given, and with --npy DIR "
+                       "all tables");
     command.add_option("--slice", request_.slice, "part of a single variable, in numpy notation: 0:10,3")
         ->type_name("SLICE");
     command
         .add_option(
             "--npy", npy_,
-            "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages")
+            "write a single variable to FILE.npy instead, or all to a folder, with optimizer slots and averages; of a "
+            "table by key its rows, and its keys to FILE.keys.npy")
         ->type_name("FILE.npy|DIR");
     add_whole(command, "--limit", request_.limit,
               "number of values to print of each variable, or rows of each table; 0: all");

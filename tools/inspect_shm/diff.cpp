@@ -1,11 +1,13 @@
-// The differences of two states of a job's variables: running jobs, snapshots, checkpoints.
+// The differences of two states of a job's variables and tables: running jobs, snapshots, checkpoints.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -31,6 +33,11 @@ struct StateVariable {
   std::vector<std::uint64_t> shape;
 };
 
+struct StateTable {
+  std::string name;
+  std::uint64_t row_size = 1, rows = 0;
+};
+
 constexpr std::string_view kSnapshot = "@snapshot";
 
 // A source of values.
@@ -41,6 +48,8 @@ class State {
   virtual std::uint64_t global_step() const = 0;
   virtual std::vector<StateVariable> variables() const = 0;  // those that have values
   virtual std::vector<std::byte> bytes(const StateVariable& variable) const = 0;
+  virtual std::vector<StateTable> tables() const = 0;
+  virtual TableContents contents(const StateTable& table) const = 0;
 };
 
 std::size_t bytes_in(const StateVariable& variable) {
@@ -62,13 +71,20 @@ class LiveState : public State {
     return all;
   }
   std::vector<std::byte> bytes(const StateVariable& variable) const override { return view_.bytes(variable.name); }
+  std::vector<StateTable> tables() const override {
+    std::vector<StateTable> all;
+    for (const TableInfo& table : view_.tables())
+      all.push_back({table.spec.name, table.spec.row_size, table.statistics.rows});
+    return all;
+  }
+  TableContents contents(const StateTable& table) const override { return contents_of(view_, table.name); }
 
  protected:
   JobView view_;
   std::uint64_t step_;
 };
 
-// All variables in a consistent snapshot.
+// All variables in a consistent snapshot. Tables are not in it: their rows are those of the job at the moment.
 class SnapshotState : public LiveState {
  public:
   SnapshotState(const std::string& job, const std::string& group)
@@ -107,6 +123,26 @@ class CheckpointState : public State {
   std::vector<std::byte> bytes(const StateVariable& variable) const override {
     std::vector<std::byte> all(bytes_in(variable));
     checkpoint_.read(variable.name, all);
+    return all;
+  }
+  std::vector<StateTable> tables() const override {
+    std::vector<StateTable> all;
+    for (const StoredTable& table : checkpoint_.tables()) all.push_back({table.name, table.row_size, table.rows});
+    return all;
+  }
+  TableContents contents(const StateTable& table) const override {
+    std::vector<std::uint64_t> keys(table.rows);
+    std::vector<float> values(table.rows * table.row_size);
+    checkpoint_.read_rows(table.name, 0, keys, values);
+    std::vector<std::size_t> order(keys.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return keys[a] < keys[b]; });
+    TableContents all;
+    for (const std::size_t row : order) {
+      all.keys.push_back(keys[row]);
+      const auto from = values.begin() + static_cast<std::ptrdiff_t>(row * table.row_size);
+      all.values.insert(all.values.end(), from, from + static_cast<std::ptrdiff_t>(table.row_size));
+    }
     return all;
   }
 
@@ -222,12 +258,61 @@ Json compare(const StateVariable& variable, std::span<const std::byte> before, s
           {"value_b", std::move(found.value_b)}};
 }
 
+// Compares the rows whose keys both have, as a variable, and counts the others.
+Json compare(const StateTable& table, const TableContents& before, const TableContents& after) {
+  std::vector<std::uint64_t> keys;  // of both
+  std::set_intersection(before.keys.begin(), before.keys.end(), after.keys.begin(), after.keys.end(),
+                        std::back_inserter(keys));
+  const auto rows_of_both = [&](const TableContents& of) {
+    std::vector<float> values;
+    std::size_t row = 0;
+    for (const std::uint64_t key : keys) {
+      while (of.keys[row] != key) ++row;
+      const auto from = of.values.begin() + static_cast<std::ptrdiff_t>(row * table.row_size);
+      values.insert(values.end(), from, from + static_cast<std::ptrdiff_t>(table.row_size));
+    }
+    return values;
+  };
+  const std::vector<float> a = rows_of_both(before), b = rows_of_both(after);
+  Json compared = compare(StateVariable{table.name, DType::kFloat32, {keys.size(), table.row_size}},
+                          std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+  compared.erase("dtype"), compared.erase("shape");
+  if (Json& place = compared["largest_at"]; !place.is_null()) place[0] = keys[place[0].get<std::size_t>()];
+  compared.update({{"row_size", table.row_size},
+                   {"rows_of_both", keys.size()},
+                   {"only_in_a", before.keys.size() - keys.size()},
+                   {"only_in_b", after.keys.size() - keys.size()}});
+  return compared;
+}
+
 Json facts_of(const std::string& source, const State& state) {
   return {{"source", source}, {"kind", state.kind()}, {"global_step", state.global_step()}};
 }
 
 std::string shape_text(const StateVariable& variable) {
   return fmt::format("{} [{}]", to_string(variable.dtype), fmt::join(variable.shape, ", "));
+}
+std::string shape_text(const StateTable& table) { return fmt::format("rows of {} floats", table.row_size); }
+
+bool is_like(const StateVariable& a, const StateVariable& b) { return a.dtype == b.dtype && a.shape == b.shape; }
+bool is_like(const StateTable& a, const StateTable& b) { return a.row_size == b.row_size; }
+
+// Calls compare(a, b) for what both have alike, and appends the rest to `unlike`.
+template <class Part, class Compare>
+void pair_up(std::vector<Part> first, std::vector<Part> second, const char* what, Json& unlike, Compare&& compare) {
+  std::map<std::string, Part> others;
+  for (Part& one : second) others.emplace(one.name, std::move(one));
+  for (const Part& one : first) {
+    const auto other = others.extract(one.name);
+    if (other.empty())
+      unlike.push_back({{"name", what + one.name}, {"why", "only in a"}});
+    else if (!is_like(one, other.mapped()))
+      unlike.push_back({{"name", what + one.name},
+                        {"why", fmt::format("{} in a, {} in b", shape_text(one), shape_text(other.mapped()))}});
+    else
+      compare(one, other.mapped());
+  }
+  for (const auto& [name, one] : others) unlike.push_back({{"name", what + name}, {"why", "only in b"}});
 }
 
 }  // namespace
@@ -236,27 +321,22 @@ Json find_differences(const std::string& a, const std::string& b, const std::str
   if (a == b && a.ends_with(kSnapshot))  // the second would wait for the first one to be released
     throw BadUsage(fmt::format("a job can have only one snapshot at a time: compare {} with the job itself", a));
   const std::unique_ptr<State> first = open_state(a, group), second = open_state(b, group);
-  Json rows = Json::array(), unlike = Json::array();
+  Json rows = Json::array(), tables = Json::array(), unlike = Json::array();
   bool is_equal = true;
-  std::map<std::string, StateVariable> others;
-  for (StateVariable& variable : second->variables()) others.emplace(variable.name, std::move(variable));
-  for (const StateVariable& variable : first->variables()) {
-    const auto other = others.extract(variable.name);
-    if (other.empty()) {
-      unlike.push_back({{"name", variable.name}, {"why", "only in a"}});
-    } else if (other.mapped().dtype != variable.dtype || other.mapped().shape != variable.shape) {
-      unlike.push_back({{"name", variable.name},
-                        {"why", fmt::format("{} in a, {} in b", shape_text(variable), shape_text(other.mapped()))}});
-    } else {
-      rows.push_back(compare(variable, first->bytes(variable), second->bytes(variable)));
-      is_equal = is_equal && rows.back()["different_count"] == 0;
-    }
-  }
-  for (const auto& [name, variable] : others) unlike.push_back({{"name", name}, {"why", "only in b"}});
+  pair_up(first->variables(), second->variables(), "", unlike, [&](const StateVariable& one, const StateVariable& other) {
+    rows.push_back(compare(one, first->bytes(one), second->bytes(other)));
+    is_equal = is_equal && rows.back()["different_count"] == 0;
+  });
+  pair_up(first->tables(), second->tables(), "table ", unlike, [&](const StateTable& one, const StateTable& other) {
+    tables.push_back(compare(one, first->contents(one), second->contents(other)));
+    for (const char* key : {"different_count", "only_in_a", "only_in_b"})
+      is_equal = is_equal && tables.back()[key] == 0;
+  });
   is_equal = is_equal && unlike.empty();
   return {{"a", facts_of(a, *first)},
           {"b", facts_of(b, *second)},
           {"variables", std::move(rows)},
+          {"tables", std::move(tables)},
           {"unlike", std::move(unlike)},
           {"equal", is_equal}};
 }

@@ -100,17 +100,24 @@ struct DumpRequest {
 // Statistics and the first values.
 Json dump_values(const std::string& job, const DumpRequest& request);
 
-// Writes each initialised variable of these names, or all, with its slots and average to `folder`, and an index.json
-// that lists the files.
-Json dump_files(const std::string& job, const std::vector<std::string>& names, const std::string& folder);
+// Writes each initialised variable and each table of these names, or all, to `folder`: variables with their slots and
+// average, tables with their keys; and an index.json that lists the files.
+Json dump_files(const std::string& job, std::vector<std::string> names, const std::string& folder);
 
-// Writes one variable, or its slice, to a file.
+// Writes one variable, or its slice, to a file; or the rows of a table, and its keys to another one, FILE.keys.npy.
 Json dump_file(const std::string& job, const DumpRequest& request, const std::string& file);
 std::string values_as_text(const Json& dumped, Columns columns);
 
 // The keys and rows of a table, at most `limit`; 0: all.
 Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit);
 std::string table_rows_as_text(const Json& table);
+
+// All rows of a table, in the order of their keys.
+struct TableContents {
+  std::vector<std::uint64_t> keys;
+  std::vector<float> values;  // of the rows, one after the other
+};
+TableContents contents_of(const JobView& view, const std::string& table);
 
 // Statistics and a histogram of variables; large ones are sampled with about `sample` elements (0: all).
 Json sum_up(const std::string& job, const std::vector<std::string>& names, std::uint64_t sample);

@@ -158,6 +158,17 @@ Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit
           {"rows", std::move(rows)}};
 }
 
+TableContents contents_of(const JobView& view, const std::string& table) {
+  std::vector<KeyedRow> rows = view.table_rows(table);
+  std::sort(rows.begin(), rows.end(), [](const KeyedRow& a, const KeyedRow& b) { return a.key < b.key; });
+  TableContents all;
+  for (const KeyedRow& row : rows) {
+    all.keys.push_back(row.key);
+    all.values.insert(all.values.end(), row.values.begin(), row.values.end());
+  }
+  return all;
+}
+
 std::string table_rows_as_text(const Json& table) {
   std::string text =
       fmt::format("{}, {} rows of {} floats\n", cell(table["name"]), cell(table["row_count"]), cell(table["row_size"]));

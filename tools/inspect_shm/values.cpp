@@ -1,4 +1,4 @@
-// Values of variables: printed, written to files, summarised; complete variables, or slices in numpy notation.
+// Values of variables and tables: printed, written to files, summarised; complete variables, or slices in numpy notation.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -44,10 +45,34 @@ std::vector<VariableInfo> chosen_of(const JobView& view, const std::vector<std::
   return chosen;
 }
 
-// Tables have names of their own: where a variable has the same one, it comes first.
-bool is_variable(const JobView& view, const std::string& name) {
-  const std::vector<VariableInfo> all = view.variables();
-  return std::any_of(all.begin(), all.end(), [&](const VariableInfo& variable) { return variable.name == name; });
+// The tables of these names, which are taken out of `names`. Tables have names of their own: where a variable has the
+// same one, it comes first.
+std::vector<TableInfo> take_tables(const JobView& view, std::vector<std::string>& names) {
+  const std::vector<VariableInfo> variables = view.variables();
+  std::vector<TableInfo> tables;
+  for (TableInfo& table : view.tables()) {
+    const std::string& name = table.spec.name;
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end() ||
+        std::any_of(variables.begin(), variables.end(), [&](const VariableInfo& one) { return one.name == name; }))
+      continue;
+    names.erase(found);
+    tables.push_back(std::move(table));
+  }
+  return tables;
+}
+
+// Writes the rows of a table, and its keys; adds to `facts` what was written.
+void write_table(const JobView& view, const TableInfo& table, const std::string& file, const std::string& keys_file,
+                 Json& facts) {
+  const TableContents all = contents_of(view, table.spec.name);
+  const std::uint64_t rows = all.keys.size();
+  const std::vector<std::uint64_t> shape = {rows, table.spec.row_size};
+  persistence::write_npy(file, {table.spec.name, DType::kFloat32, shape,
+                                persistence::reader_of(std::as_bytes(std::span(all.values)))});
+  persistence::write_npy(keys_file, {table.spec.name, DType::kUint64, {rows},
+                                     persistence::reader_of(std::as_bytes(std::span(all.keys)))});
+  facts.update({{"name", table.spec.name}, {"dtype", to_string(DType::kFloat32)}, {"shape", shape}});
 }
 
 // A part of an axis.
@@ -159,13 +184,8 @@ Json dump_values(const std::string& job, const DumpRequest& request) {
   const JobView view(job);
   Json all = Json::array(), tables = Json::array();
   std::vector<std::string> names = request.names;  // of variables
-  if (!names.empty() && request.slice.empty())
-    for (const TableInfo& table : view.tables()) {
-      const auto found = std::find(names.begin(), names.end(), table.spec.name);
-      if (found == names.end() || is_variable(view, table.spec.name)) continue;
-      tables.push_back(dump_table(view, table, request.limit));
-      names.erase(found);
-    }
+  if (request.slice.empty())
+    for (const TableInfo& table : take_tables(view, names)) tables.push_back(dump_table(view, table, request.limit));
   if (!request.names.empty() && names.empty())
     return {{"job", job}, {"variables", std::move(all)}, {"tables", std::move(tables)}};
   for (const VariableInfo& variable : chosen_of(view, names)) {
@@ -209,6 +229,15 @@ Json dump_file(const std::string& job, const DumpRequest& request, const std::st
   check_one_for("--npy " + file, request.names);
   const JobView view(job);
   const std::uint64_t step = view.global_step();
+  std::vector<std::string> names = request.names;
+  if (request.slice.empty())
+    for (const TableInfo& table : take_tables(view, names)) {
+      const std::string keys_file = file.substr(0, file.size() - std::string_view(".npy").size()) + ".keys.npy";
+      Json written = {{"job", job}, {"global_step", step}, {"file", file}, {"keys_file", keys_file}};
+      write_table(view, table, file, keys_file, written);
+      written["element_count"] = written["shape"][0].get<std::uint64_t>() * table.spec.row_size;
+      return written;
+    }
   const VariableInfo variable = chosen_of(view, request.names).front();
   const Part part = part_of(variable, view.bytes(variable.name), request.slice);
   persistence::write_npy(file, {variable.name, variable.dtype, part.shape, persistence::reader_of(part.bytes)});
@@ -221,23 +250,26 @@ Json dump_file(const std::string& job, const DumpRequest& request, const std::st
           {"element_count", part.elements(variable.dtype)}};
 }
 
-Json dump_files(const std::string& job, const std::vector<std::string>& names, const std::string& folder) {
+Json dump_files(const std::string& job, std::vector<std::string> names, const std::string& folder) {
   const JobView view(job);
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed)
     throw Error(fmt::format("cannot create the folder {}: {}", folder, failed.message()),
                 config::code_of(failed.value()));
+  const bool has_all = names.empty();
+  std::vector<TableInfo> tables = has_all ? view.tables() : take_tables(view, names);
   for (const std::string& name : names) static_cast<void>(view.bytes(name));  // throws an Error that lists the names
-  Json all = Json::array();
+  Json all = Json::array(), of_tables = Json::array();
+  const auto stem_of = [&](std::string name) {  // it may contain characters that a file name may not
+    std::replace(name.begin(), name.end(), '/', '_');
+    return fmt::format("{:03}-{}", all.size() + of_tables.size(), name);
+  };
   for (const VariableInfo& variable : view.variables()) {
     if (!variable.initialised ||
-        (!names.empty() && std::find(names.begin(), names.end(), variable.name) == names.end()))
+        (!has_all && std::find(names.begin(), names.end(), variable.name) == names.end()))
       continue;
-    std::string stem = variable.name;  // a name may contain characters that a file name may not
-    for (char& c : stem)
-      if (c == '/') c = '_';
-    stem = fmt::format("{:03}-{}", all.size(), stem);
+    const std::string stem = stem_of(variable.name);
     const auto write = [&](const std::string& what, DType dtype, std::span<const std::byte> bytes) {
       const std::string file = stem + what + ".npy";
       persistence::write_npy(folder + "/" + file,
@@ -257,7 +289,16 @@ Json dump_files(const std::string& job, const std::vector<std::string>& names, c
     }
     all.push_back(std::move(row));
   }
-  Json index = {{"job", job}, {"global_step", view.global_step()}, {"variables", std::move(all)}};
+  for (const TableInfo& table : tables) {
+    const std::string stem = stem_of(table.spec.name);
+    Json row = {{"file", stem + ".npy"}, {"keys_file", stem + ".keys.npy"}};
+    write_table(view, table, folder + "/" + stem + ".npy", folder + "/" + stem + ".keys.npy", row);
+    of_tables.push_back(std::move(row));
+  }
+  Json index = {{"job", job},
+                {"global_step", view.global_step()},
+                {"variables", std::move(all)},
+                {"tables", std::move(of_tables)}};
   persistence::write_text(folder + "/index.json", index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   index["folder"] = folder;
   return index;

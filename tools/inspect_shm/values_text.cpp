@@ -63,13 +63,16 @@ std::string bars_of(const Json& histogram, Columns columns) {
 std::string values_as_text(const Json& dumped, Columns columns) {
   if (dumped.contains("folder"))
     return fitted(
-        fmt::format("wrote {} variables at step {} to {}; index.json lists the files\n", dumped["variables"].size(),
+        fmt::format("wrote {} variables{} at step {} to {}; index.json lists the files\n", dumped["variables"].size(),
+                    dumped["tables"].empty() ? "" : fmt::format(" and {} tables", dumped["tables"].size()),
                     dumped["global_step"].get<std::uint64_t>(), cell(dumped["folder"])),
         columns);
   if (dumped.contains("file"))
-    return fitted(fmt::format("wrote {} {} of step {} to {}\n", cell(dumped["name"]), shape_of(dumped),
-                              cell(dumped["global_step"]), cell(dumped["file"])),
-                  columns);
+    return fitted(
+        fmt::format("wrote {} {} of step {} to {}{}\n", cell(dumped["name"]), shape_of(dumped),
+                    cell(dumped["global_step"]), cell(dumped["file"]),
+                    dumped.contains("keys_file") ? fmt::format(", and its keys to {}", cell(dumped["keys_file"])) : ""),
+        columns);
   constexpr std::size_t kBefore = 11, kUsual = 13;
   std::string text;
   for (const Json& row : dumped["variables"]) {
@@ -120,12 +123,20 @@ std::string difference_as_text(const Json& found, Columns columns) {
   }
   std::vector<Row> rows = {
       {"NAME", "SHAPE", "NORM A", "NORM B", "NORM B-A", "RELATIVE", "DIFFERENT", "LARGEST", "AT", "A", "B"}};
-  for (const Json& row : found["variables"])
-    rows.push_back({cell(row["name"]), shape_of(row), cell(row["norm_a"]), cell(row["norm_b"]),
+  const auto add = [&](const Json& row, std::string shape) {
+    rows.push_back({cell(row["name"]), std::move(shape), cell(row["norm_a"]), cell(row["norm_b"]),
                     cell(row["norm_of_difference"]), cell(row["relative_difference"]), cell(row["different_count"]),
                     cell(row["largest_difference"]), cell(row["largest_at"]), cell(row["value_a"]),
                     cell(row["value_b"])});
+  };
+  for (const Json& row : found["variables"]) add(row, shape_of(row));
+  for (const Json& row : found["tables"])
+    add(row, fmt::format("[{},{}]", cell(row["rows_of_both"]), cell(row["row_size"])));
   if (rows.size() > 1) text += table(rows, columns);
+  for (const Json& row : found["tables"])
+    if (row["only_in_a"] != 0 || row["only_in_b"] != 0)
+      text += fmt::format("table {}: {} keys only in a, {} only in b\n", cell(row["name"]), cell(row["only_in_a"]),
+                          cell(row["only_in_b"]));
   for (const Json& row : found["unlike"]) text += fmt::format("{}: {}\n", cell(row["name"]), cell(row["why"]));
   return fitted(text + (found["equal"] ? "they are equal\n" : "they differ\n"), columns);
 }
