@@ -18,7 +18,8 @@ The tables MUTANTS in the files beside this one have them, by name:
     changes   the original text, which occurs once in the file, and its replacement
 
 It is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a copy
-of build/test, where that is there. Only what its tests need is built there. The first test that fails, or does not end
+of build/test, where that is there. Only what its tests need is built there, and it is an error if that does not compile
+the mutant's file. The first test that fails, or does not end
 in ten times its usual time, has noticed it. Where the system allows it, each test has processes and a /dev/shm of its
 own, so that a hang leaves nothing behind.
 Exits with 0 if every mutant is noticed, except those that have a reason to survive.
@@ -143,10 +144,14 @@ def restore(name):
 
 
 def copy_build():
-    """Takes over the build products of the usual tree, after replacing its paths by those of the copy."""
+    """Takes over the build products of the usual tree, after replacing its paths by those of the copy. The sources of a
+    unity build have paths where tools/setup.sh has not made them relative: what was compiled of them is compiled again."""
     run("cp", "-a", str(USUAL), str(BUILD.parent), check=True)
-    for path in (BUILD / "build.ninja", *(BUILD / "meson-info").glob("*.json")):
-        path.write_text(re.sub(f"{re.escape(str(SOURCE))}/(?!build/venv)", f"{TREE}/", path.read_text()))
+    for path in (BUILD / "build.ninja", *(BUILD / "meson-info").glob("*.json"), *BUILD.rglob("*-unity[0-9]*.cpp")):
+        old = path.read_text()
+        new = re.sub(f"{re.escape(str(SOURCE))}/(?!build/venv)", f"{TREE}/", old)
+        if new != old:
+            path.write_text(new)
 
 
 class Builder:
@@ -172,6 +177,12 @@ class Builder:
 
     def introspect(self, what):
         return json.loads(run("meson", "introspect", what, str(BUILD), check=True).stdout)
+
+    def compiled(self):
+        """The sources and headers of all that was built, as names in the tree."""
+        dependencies = set(run("ninja", "-C", str(BUILD), "-t", "deps", check=True).stdout.splitlines())
+        paths = (os.path.relpath(BUILD / line.strip(), TREE) for line in dependencies if line.startswith("    "))
+        return {path for path in paths if not path.startswith("..")}
 
     @staticmethod
     def relative(path):
@@ -329,6 +340,12 @@ def main():
             print(f"! without a mutant, {test.name} {test.filter}: {why}", flush=True)
             counts["unfit", False] += 1
             mutants = [mutant for mutant in mutants if test not in mutant.tests]
+    # A file that no command reads where it is in the copy would leave every mutant of it alive.
+    compiled = builder.compiled()
+    for mutant in [one for one in mutants if one.file.endswith((".cpp", ".hpp")) and one.file not in compiled]:
+        print(f"! {mutant.name}: what its tests need does not compile {TREE / mutant.file}", flush=True)
+        counts["unfit", False] += 1
+        mutants.remove(mutant)
     for mutant in mutants:
         began = time.monotonic()
         verdict, is_good = try_mutant(mutant, builder)
