@@ -77,23 +77,19 @@ class FolderPublisher {
   // Progress: as the file system's. It never waits for a reader.
   std::uint64_t publish(const Write& write, std::uint64_t step = 0);
 
-  // A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
-  // Nobody sees anything of it before commit(). Without commit() it is given up, as when the FolderPublisher is destroyed
-  // first. Once it is committed or its FolderPublisher is destroyed, every call throws Error with kInvalidState.
+  // A generation that is written tensor by tensor, as Publisher::Writing.
   class Writing {
    public:
     Writing(Writing&& other) noexcept;
     Writing& operator=(Writing&&) = delete;
     ~Writing();
 
-    // Copies `bytes` into the tensor, from byte `begin` on. The rest of a tensor that is written in part is undefined
-    // until it is written.
+    // Copies `bytes` into the tensor, from byte `begin` on, as Publisher::Writing::write().
     //
     // Throws: Error if there is no such tensor, or if the bytes do not fit.
     void write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin = 0);
 
-    // Writes elements of a tensor of float32 or bfloat16 from floats, from element `begin` on. For bfloat16 they are rounded
-    // to nearest, ties to even; NaN stays NaN.
+    // Copies `values` into the tensor, from element `begin` on, as Publisher::Writing::write_floats().
     //
     // Throws: Error as write(), and if the tensor has another dtype.
     void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);

@@ -74,10 +74,8 @@ FolderWriting begin(const FolderHandle& self, std::uint64_t step) {
 
 void add_writing(nb::module_& module) {
   nb::class_<FolderWriting> made(module, "NewFolderGeneration",
-                                 R"(A generation of a folder that is being written. Returned by FolderPublisher.begin().
-
-Nobody sees it before it is committed, which the end of a `with` block does. It is given up if the block raises, or if the
-object is dropped.)");
+                                 "A generation of a folder that is being written, as NewGeneration. Returned by "
+                                 "FolderPublisher.begin().");
   add_writing_methods(made, "NewFolderGeneration");
   made.def("commit", &FolderWriting::commit,
            R"(Publishes the generation and returns its number.
