@@ -152,7 +152,7 @@ class Worker {
 
   // Returns the table by key of that name (ps_shm/table.hpp). The first worker to declare it creates it as `spec` says; all
   // others must give the same specification. With placement partition it is divided over the shards by a hash of the key.
-  // Its rows are neither in snapshots nor in checkpoints.
+  // Its rows are in checkpoints (ps_shm/checkpoint.hpp), and not in snapshots.
   //
   // Throws: Error with kInvalidArgument if the specification is invalid, or the mode is sync; kIncompatible if the table
   // exists with another specification; kExhausted if the job can have no more tables; kNoSpace if /dev/shm is full;

@@ -59,6 +59,40 @@ class Keys {
 
 std::span<bool> bools(const Array& array) { return array.as<bool>(); }
 
+nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
+                 std::optional<std::string> rule, std::optional<std::string> evict, std::optional<double> ttl,
+                 std::uint32_t admit, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
+                 float lr_scale) {
+  TableSpec spec{.name = name, .row_size = row_size, .max_rows = max_rows, .rule = {}};
+  if (rule) spec.rule = rule_of(*rule);
+  const std::string by = evict.value_or("");
+  if (by == "lru")
+    spec.evict_by = EvictBy::kLeastRecentlyUsed;
+  else if (by == "lfu")
+    spec.evict_by = EvictBy::kLeastFrequentlyUsed;
+  else if (by == "age")
+    spec.evict_by = EvictBy::kAge;
+  else if (evict)
+    throw nb::value_error(fmt::format("table '{}': evict is 'lru', 'lfu', 'age' or None, not '{}'", name, by).c_str());
+  else
+    spec.when_full = WhenFull::kRefuse;
+  spec.ttl_seconds = ttl.value_or(0);
+  spec.admit_after = admit;
+  spec.touch_on_pull = touch_on_pull;
+  spec.initial_range = initial_range;
+  spec.seed = seed;
+  spec.regularize = regularize;
+  spec.rate_scale = lr_scale;
+  std::optional<Table> made;
+  std::uint64_t version = 0;
+  {
+    const Turn turn(*self.rank);
+    made = self.use().table(spec);
+    version = made->dump(0, {}).version;
+  }
+  return nb::cast(NamedTable{self.rank, *made, version});
+}
+
 nb::object pull(NamedTable& self, nb::handle given, nb::object out) {
   const Keys keys(self, given, "pull");
   if (out.is_none()) out = new_array(DType::kFloat32, keys.shape_of_rows(self));
@@ -219,15 +253,40 @@ void add_results(nb::module_& module) {
 
 }  // namespace
 
-nb::object make_table(const SharedRank& rank, const TableSpec& spec) {
-  std::optional<Table> made;
-  std::uint64_t version = 0;
-  {
-    const Turn turn(*rank);
-    made = rank->worker.table(spec);
-    version = made->dump(0, {}).version;
-  }
-  return nb::cast(NamedTable{rank, *made, version});
+void add_table_method(nb::class_<WorkerHandle>& type) {
+  type.def(
+      "table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(), "evict"_a = "lru",
+      "ttl"_a = nb::none(), "admit"_a = 1, "touch_on_pull"_a = false, "initial_range"_a = 0.05F, "seed"_a = 0,
+      "regularize"_a = 0.0F, "lr_scale"_a = 1.0F,
+      nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
+              "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
+              "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0) -> Table"),
+      R"(Returns the table by key of that name. The first worker that declares it creates it.
+
+All workers must declare a table alike. Its rows are in checkpoints and not in snapshots; Table.export() and
+Table.assign() save and restore them, too.
+
+Args:
+    name: as of a variable; tables and variables have separate names.
+    row_size: the number of floats in a row.
+    max_rows: the most rows that there may be, at least 64. Memory is taken as rows come.
+    rule: the update rule, as of a variable. None: the job's optimizer.
+    evict: which rows make room in a full table: those that were least recently ("lru") or least frequently ("lfu")
+        pushed, or the oldest ("age"). None: none; pushes of new keys are refused and counted.
+    ttl: rows that were not used for so many seconds are evicted (with "age": that are older). None: none.
+    admit: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
+    touch_on_pull: whether a pull counts as a use.
+    initial_range: a key without a row has values that are uniform in [-initial_range, initial_range).
+    seed: these values are a function of the seed and the key alone.
+    regularize: multiplies the job's l2, l1 and weight_decay for this table. 0: they do not apply.
+    lr_scale: multiplies the job's learning rate for this table.
+
+Raises:
+    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, or the mode is sync
+        (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+    ValueError: there is no such rule, or no such way to evict.
+
+Progress: lock-free.)");
 }
 
 void add_table(nb::module_& module) {

@@ -18,12 +18,6 @@ namespace {
 
 using namespace nb::literals;
 
-struct WorkerHandle {
-  SharedRank rank;
-
-  Worker& use() const { return rank->worker; }
-};
-
 SharedRank join(const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
                 std::uint32_t threads, double wait) {
   const Released release;
@@ -140,33 +134,6 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
   std::vector<NamedVariable> named;
   for (std::size_t i = 0; i < made.size(); ++i) named.push_back({self.rank, made[i], specs[i].shape});
   return make_bundle(std::move(named));
-}
-
-nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
-                 std::optional<std::string> rule, std::optional<std::string> evict, std::optional<double> ttl,
-                 std::uint32_t admit, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
-                 float lr_scale) {
-  TableSpec spec{.name = name, .row_size = row_size, .max_rows = max_rows, .rule = {}};
-  if (rule) spec.rule = rule_of(*rule);
-  const std::string by = evict.value_or("");
-  if (by == "lru")
-    spec.evict_by = EvictBy::kLeastRecentlyUsed;
-  else if (by == "lfu")
-    spec.evict_by = EvictBy::kLeastFrequentlyUsed;
-  else if (by == "age")
-    spec.evict_by = EvictBy::kAge;
-  else if (evict)
-    throw nb::value_error(fmt::format("table '{}': evict is 'lru', 'lfu', 'age' or None, not '{}'", name, by).c_str());
-  else
-    spec.when_full = WhenFull::kRefuse;
-  spec.ttl_seconds = ttl.value_or(0);
-  spec.admit_after = admit;
-  spec.touch_on_pull = touch_on_pull;
-  spec.initial_range = initial_range;
-  spec.seed = seed;
-  spec.regularize = regularize;
-  spec.rate_scale = lr_scale;
-  return make_table(self.rank, spec);
 }
 
 // Precedes the elements in the shared block, and describes the array.
@@ -291,42 +258,6 @@ Raises:
   return type;
 }
 
-void add_tables(nb::class_<WorkerHandle>& type) {
-  type.def(
-      "table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(), "evict"_a = "lru",
-      "ttl"_a = nb::none(), "admit"_a = 1, "touch_on_pull"_a = false, "initial_range"_a = 0.05F, "seed"_a = 0,
-      "regularize"_a = 0.0F, "lr_scale"_a = 1.0F,
-      nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
-              "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
-              "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0) -> Table"),
-      R"(Returns the table by key of that name. The first worker that declares it creates it.
-
-All workers must declare a table alike. Its rows are neither in snapshots nor in checkpoints; Table.export() and
-Table.assign() save and restore them.
-
-Args:
-    name: as of a variable; tables and variables have separate names.
-    row_size: the number of floats in a row.
-    max_rows: the most rows that there may be, at least 64. Memory is taken as rows come.
-    rule: the update rule, as of a variable. None: the job's optimizer.
-    evict: which rows make room in a full table: those that were least recently ("lru") or least frequently ("lfu")
-        pushed, or the oldest ("age"). None: none; pushes of new keys are refused and counted.
-    ttl: rows that were not used for so many seconds are evicted (with "age": that are older). None: none.
-    admit: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
-    touch_on_pull: whether a pull counts as a use.
-    initial_range: a key without a row has values that are uniform in [-initial_range, initial_range).
-    seed: these values are a function of the seed and the key alone.
-    regularize: multiplies the job's l2, l1 and weight_decay for this table. 0: they do not apply.
-    lr_scale: multiplies the job's learning rate for this table.
-
-Raises:
-    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, or the mode is sync
-        (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
-    ValueError: there is no such rule, or no such way to evict.
-
-Progress: lock-free.)");
-}
-
 void add_variables(nb::class_<WorkerHandle>& type) {
   type.def(
           "variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
@@ -392,24 +323,6 @@ Args:
 Raises:
     TypeError: initial values are not given as an array.
     Otherwise as variable().
-      .def(
-          "wait_to_be_last",
-          [](const WorkerHandle& self) {
-            const Turn turn(*self.rank);
-            return self.use().wait_to_be_last();
-          },
-          R"(Chooses the worker that does something at the end for all, such as evaluating a table.
-
-A table is gone with the last worker. There is no timeout; a line on stderr reports the wait every second, and names the
-workers that it waits for.
-
-Returns:
-    bool: False as soon as a worker of a lower rank is alive; True once all others have left or died.
-
-Raises:
-    Error: for a guest, or within a push group (INVALID_STATE).
-
-Progress: blocks on workers that have not left.)")
 
 Progress: as variable().)");
 }
@@ -480,6 +393,24 @@ Raises:
 
 Progress: blocks on workers that have not joined.)")
       .def(
+          "wait_to_be_last",
+          [](const WorkerHandle& self) {
+            const Turn turn(*self.rank);
+            return self.use().wait_to_be_last();
+          },
+          R"(Chooses the worker that does something at the end for all, such as evaluating a table.
+
+A table is gone with the last worker. There is no timeout; a line on stderr reports the wait every second, and names the
+workers that it waits for.
+
+Returns:
+    bool: False as soon as a worker of a lower rank is alive; True once all others have left or died.
+
+Raises:
+    Error: for a guest, or within a push group (INVALID_STATE).
+
+Progress: blocks on workers that have not left.)")
+      .def(
           "report",
           [](const WorkerHandle& self, double loss, std::uint64_t examples) {
             const Turn turn(*self.rank);
@@ -534,7 +465,7 @@ void add_worker(nb::module_& module) {
   add_staleness(module);
   nb::class_<WorkerHandle> type = add_facts(module);
   add_variables(type);
-  add_tables(type);
+  add_table_method(type);
   add_steps(type);
   add_waits_and_reports(type);
 }

@@ -40,6 +40,13 @@ struct Rank : Guarded {
 };
 using SharedRank = std::shared_ptr<Rank>;
 
+// Python's Worker.
+struct WorkerHandle {
+  SharedRank rank;
+
+  Worker& use() const { return rank->worker; }
+};
+
 struct NamedVariable {
   SharedRank rank;
   Variable variable;
@@ -78,8 +85,8 @@ void add_gpu(nb::module_& module);
 // How a bundle comes into being.
 nb::object make_bundle(std::vector<NamedVariable> variables);
 
-// How a table comes into being.
-nb::object make_table(const SharedRank& rank, const TableSpec& spec);
+// Adds Worker.table().
+void add_table_method(nb::class_<WorkerHandle>& type);
 
 // The same for a way to device memory: places for the members' values and their gradients.
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,

@@ -184,7 +184,7 @@ MUTANTS = {
     "slices_overlap": {
         "breaks": "Two writers may have the same elements.",
         "rule": "round",
-        "tests": ['writers "writers: plans that lack*"'],
+        "tests": ['slices "writers: plans that lack*"'],
         "file": "src/publish/slices.cpp",
         "changes": [
             ("        if (overlap(*own[i].slice, *own[other].slice))",
@@ -194,7 +194,7 @@ MUTANTS = {
     "slices_of_another_plan": {
         "breaks": "Writers of different plans fill one generation.",
         "rule": "round",
-        "tests": ['writers "writers: another plan*"'],
+        "tests": ['slices "writers: another plan*"'],
         "file": "src/publish/publisher.cpp",
         "changes": [
             ('      if (why.empty() && bundle.plan() != plan) why = "other slices of its writers";\n',

@@ -138,7 +138,7 @@ MUTANTS = {
     "table_circle_not_noticed": {
         "breaks": "A search in a damaged list does not notice that it comes back to a row.",
         "rule": "table.F3",
-        "tests": ['table "table: a damaged list*"'],
+        "tests": ['table_view "table: a damaged list*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
             ("      if (its_order <= order_before && (its_order < order_before || its_key <= key_before))\n        fail_damaged_list(at.current);\n",
@@ -148,7 +148,7 @@ MUTANTS = {
     "table_look_trusts_path": {
         "breaks": "Who looks at a table in use takes a row for linked that it has reached over a path that has changed.",
         "rule": "table.F2",
-        "tests": ['table "table: a look*"'],
+        "tests": ['table_view "table: a look*"'],
         "file": "src/shm/table/census.cpp",
         "changes": [
             ("      if (kept->load_relaxed() != kept_word) return found; ", "      ;"),

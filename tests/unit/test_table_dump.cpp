@@ -13,14 +13,7 @@
 #include "support/table_job.hpp"
 
 using namespace ps_shm;
-using test::Floats;
-using test::Keys;
-using test::quiet_options;
-using test::row_config;
-using test::some_keys;
-using test::spec_of;
-using test::TableCopy;
-using test::TableJob;
+using namespace ps_shm::test;
 
 namespace {
 

@@ -21,10 +21,11 @@ struct WeakCase {
   bool is_small = true;  // all executions can be explored within seconds
 };
 
-// Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, publications, rounds and snapshot points.
+// Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, snapshot points, settings and events.
 std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();
+std::vector<WeakCase> scenes_of_publications();  // and of the rounds of several writers
 std::vector<WeakCase> scenes_of_ranks();  // joining and leaving of ranks
 std::vector<WeakCase> scenes_of_tables();
 std::vector<WeakCase> broken_scenes_of_tables();  // each must fail

@@ -58,7 +58,10 @@ void check_all(const std::vector<WeakCase>& cases) {
 TEST_CASE("weak: slots, free buffers and images") { check_all(scenes_of_slots()); }
 TEST_CASE("weak: the barrier") { check_all(scenes_of_barriers()); }
 TEST_CASE("weak: ranks that are left and taken over") { check_all(scenes_of_ranks()); }
-TEST_CASE("weak: futexes, clocks, publications, rounds and snapshot points") { check_all(scenes_of_waiting()); }
+TEST_CASE("weak: futexes, clocks, publications, rounds and snapshot points") {
+  check_all(scenes_of_waiting());
+  check_all(scenes_of_publications());
+}
 TEST_CASE("weak: tables by key") { check_all(scenes_of_tables()); }
 TEST_CASE("weak: tables by key need each of their fences") {
   for (const WeakCase& one : broken_scenes_of_tables()) {

@@ -1,0 +1,37 @@
+// Calls a test at the fault points of this process, and before its accesses of shared words.
+#pragma once
+
+#include <functional>
+#include <utility>
+
+#include "shm/base/fault_points.hpp"
+
+namespace ps_shm::test {
+
+// Calls `look` at each fault point, and `access` before each load or store of a shared word.
+class Looks {
+ public:
+  using Look = std::function<void(shm::FaultPoint)>;
+  using Access = std::function<void(const void*)>;
+  explicit Looks(
+      Look look, Access access = [](const void*) {}) {
+    look_ = std::move(look), access_ = std::move(access);
+    shm::g_fault_hooks.reached = [](shm::FaultPoint point) { quietly([&] { look_(point); }); };
+    shm::g_fault_hooks.before_access = [](const void* word, bool) { quietly([&] { access_(word); }); };
+  }
+  ~Looks() { shm::g_fault_hooks = {}; }
+  Looks(const Looks&) = delete;
+  Looks& operator=(const Looks&) = delete;
+
+ private:
+  // Accesses within a callback do not count.
+  static void quietly(const std::function<void()>& body) {
+    const shm::FaultHooks hooks = std::exchange(shm::g_fault_hooks, {});
+    body();
+    shm::g_fault_hooks = hooks;
+  }
+  static inline Look look_;
+  static inline Access access_;
+};
+
+}  // namespace ps_shm::test

@@ -1,0 +1,235 @@
+// Publications, and the rounds of their writers, on weak memory.
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "shm/publication/publication.hpp"
+#include "shm/publication/round.hpp"
+#include "support/test_job.hpp"
+#include "weak/scenes.hpp"
+
+namespace ps_shm::test {
+namespace {
+
+using namespace ps_shm::shm;
+
+using Word = AtomicShm<std::uint64_t>;
+
+// ---- publications
+
+// Tensor 0 changes in each generation, tensor 1 in every other one. Each contains the number of the generation it was
+// written for.
+class PublicationScene : public WeakScene {
+ public:
+  PublicationScene(std::uint64_t generations, std::uint32_t readers, bool dies = false)
+      : generations_(generations),
+        bundle_(
+            Bundle::create({.name = unique_job_name(),
+                            .tensors = {{.name = "a", .dtype = DType::kInt64}, {.name = "b", .dtype = DType::kInt64}},
+                            .subscribers = std::max(readers, 1U),
+                            .records = 3},
+                           {})) {
+    explorer.model(&bundle_.newest().newest);
+    explorer.name(&bundle_.newest().newest, "newest");
+    explorer.model(&bundle_.waiters().futex);
+    for (std::uint32_t rank = 0; rank < bundle_.subscribers(); ++rank) {
+      explorer.model(&bundle_.subscriber(rank).leases[0]);
+      explorer.name(&bundle_.subscriber(rank).leases[0], fmt::format("lease {}", rank));
+    }
+    for (std::uint32_t record = 0; record < 3; ++record) {
+      explorer.model(&bundle_.record(record).stamp);
+      explorer.name(&bundle_.record(record).stamp, fmt::format("stamp {}", record));
+      explorer.model(&bundle_.record(record).step);
+      explorer.model(&bundle_.record(record).changed);
+      explorer.model(bundle_.slots(record), 2);
+      for (std::uint32_t tensor = 0; tensor < 2; ++tensor) {
+        explorer.model(&at(tensor, record));
+        explorer.name(&at(tensor, record), fmt::format("tensor {} in slot {}", tensor, record));
+      }
+    }
+    if (dies) {  // the first generation exists
+      generations_ = 1;
+      GenerationWriter first(bundle_);
+      publish_all(first);
+      generations_ = generations;
+    }
+    explorer.at_start([this] {
+      for (auto& writer : writers_) writer.emplace(bundle_);
+    });
+    for (std::size_t number = 0; number < (dies ? 2U : 1U); ++number) {
+      WeakFiber options;
+      options.may_die = dies && number == 0;
+      options.after = number;  // the next publisher starts after the first one has ended or died
+      explorer.add([this, number] { publish_all(*writers_[number]); }, options);
+    }
+  }
+
+  PublicationScene& reader(std::uint32_t rank, std::uint32_t leases) {
+    explorer.add([this, rank, leases] {
+      auto& lease = bundle_.subscriber(rank).leases[0];
+      std::uint64_t last = 0;
+      for (std::uint32_t i = 0; i < leases; ++i) {
+        const std::uint64_t word = try_lease(bundle_.newest(), lease, last);
+        if (word == 0) continue;
+        last = generation_of(word);
+        for (int looks = 0; looks < 2; ++looks) {
+          const AtomicShm<std::uint16_t>* slots = bundle_.slots(record_of(word));
+          const std::uint64_t one = at(0, slots[0].load_relaxed()).load_relaxed();
+          const std::uint64_t two = at(1, slots[1].load_relaxed()).load_relaxed();
+          if (one != last || two != (last == 1 ? 1 : last / 2 * 2))
+            explorer.fail(fmt::format("generation {} is {}, {}", last, one, two));
+        }
+        give_back(lease);
+      }
+    });
+    return *this;
+  }
+  // Reads a record without a lease.
+  PublicationScene& looker(std::uint32_t looks) {
+    explorer.add([this, looks] {
+      for (std::uint32_t i = 0; i < looks; ++i)
+        if (const std::optional<SeenRecord> seen = look_at(bundle_, 0))
+          if (seen->step != seen->generation ||
+              seen->changed != (seen->generation == 1 || seen->generation % 2 == 0 ? 2 : 1))
+            explorer.fail("a record is torn");
+    });
+    return *this;
+  }
+
+ private:
+  void publish_all(GenerationWriter& writer) {
+    for (std::uint64_t generation;
+         (generation = generation_of(bundle_.newest().newest.load_relaxed()) + 1) <= generations_;) {
+      const auto fill = [&generation](std::uint32_t, std::byte* out) {
+        reinterpret_cast<Word*>(out)->store_relaxed(generation);
+      };
+      if (!writer.find_record()) return;  // both other records are leased
+      const std::vector<bool>& changed = generation == 1 || generation % 2 == 0 ? kBoth : kFirst;
+      if (writer.publish(changed, generation, fill) != generation) explorer.fail("a generation is left out");
+    }
+  }
+
+  Word& at(std::uint32_t tensor, std::uint32_t slot) { return *reinterpret_cast<Word*>(bundle_.slot(tensor, slot)); }
+
+  static inline const std::vector<bool> kBoth = {true, true}, kFirst = {true, false};
+  std::uint64_t generations_;
+  Bundle bundle_;
+  std::array<std::optional<GenerationWriter>, 2> writers_;
+};
+
+// ---- rounds
+
+// Two writers, of which the first one leads, fill a tensor of two elements with the number of the second generation, which
+// is the step, too. The first one exists.
+class RoundScene : public WeakScene {
+ public:
+  RoundScene() {
+    explorer.model(&bundle_.newest().newest);
+    explorer.name(&bundle_.newest().newest, "newest");
+    explorer.model(&bundle_.waiters().futex);
+    explorer.model(&bundle_.round().round);
+    explorer.name(&bundle_.round().round, "round");
+    explorer.model(&bundle_.round().step);
+    explorer.model(&bundle_.round().leader);
+    explorer.model(&bundle_.round().writers);
+    for (std::uint32_t writer = 0; writer < 2; ++writer) {
+      explorer.model(&bundle_.writer(writer).done);
+      explorer.name(&bundle_.writer(writer).done, fmt::format("done {}", writer));
+    }
+    for (std::uint32_t record = 0; record < 2; ++record) {
+      explorer.model(&bundle_.record(record).stamp);
+      explorer.model(&bundle_.record(record).step);
+      explorer.model(&bundle_.record(record).changed);
+      explorer.model(bundle_.slots(record), 1);
+      explorer.model(at(record), 2);
+    }
+    publish_first();
+    explorer.at_start([this] { writer_.emplace(bundle_); });
+    explorer.add([this] { lead(); });
+    explorer.add([this] { follow(); });
+  }
+
+ private:
+  void publish_first() {
+    GenerationWriter writer(bundle_);
+    (void)writer.find_record();
+    writer.publish({true}, 1, [](std::uint32_t, std::byte* out) {
+      for (int i = 0; i < 2; ++i) reinterpret_cast<Word*>(out)[i].store_relaxed(1);
+    });
+  }
+  Word& element(std::uint32_t writer, const Round::Attempt& attempt) {
+    return at(bundle_.slots(record_of(attempt.round))[0].load_relaxed())[writer];
+  }
+  void lead() {
+    Round round(bundle_, 0);
+    if (!writer_->find_record()) explorer.fail("no record is free");
+    writer_->begin();
+    writer_->place(0);
+    const Round::Attempt attempt = round.open(writer_->record(), kStep);
+    element(0, attempt).store_relaxed(kStep);
+    round.note_done(attempt);
+    wait_for_fact(
+        bundle_.round().leader, [&] { return round.has_done(1, attempt); }, [] {});
+    if (element(1, attempt).load_relaxed() != kStep) explorer.fail("a slice is missing");
+    if (writer_->commit(kStep) != kStep) explorer.fail("a generation is left out");
+    round.close();
+  }
+  void follow() {
+    Round round(bundle_, 1);
+    Round::Attempt attempt;
+    wait_for_fact(
+        bundle_.round().writers, [&] { return round.try_enter(kStep, attempt); }, [] {});
+    element(1, attempt).store_relaxed(kStep);
+    round.note_done(attempt);
+    wait_for_fact(
+        bundle_.round().writers, [&] { return round.is_over(attempt); }, [] {});
+    if (round.committed(attempt) != kStep) explorer.fail("a writer does not know what was committed");
+  }
+
+  Word* at(std::uint32_t slot) { return reinterpret_cast<Word*>(bundle_.slot(0, slot)); }
+
+  static constexpr std::uint64_t kStep = 2;
+  Bundle bundle_ = Bundle::create({.name = unique_job_name(),
+                                   .tensors = {{.name = "a", .dtype = DType::kInt64, .shape = {2}}},
+                                   .subscribers = 1,
+                                   .records = 2,
+                                   .writers = 2},
+                                  {});
+  std::optional<GenerationWriter> writer_;
+};
+
+}  // namespace
+
+std::vector<WeakCase> scenes_of_publications() {
+  return {
+      {"publication: a leased generation is whole and stays",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(4, 1);
+         scene->reader(0, 1);
+         return scene;
+       }},
+      {"publication: a reader that leases twice",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(4, 1);
+         scene->reader(0, 2);
+         return scene;
+       },
+       false},
+      {"publication: somebody looks without a lease",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(4, 0);
+         scene->looker(1);
+         return scene;
+       }},
+      {"publication: a publisher dies anywhere, and the next one goes on",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(3, 1, true);
+         scene->reader(0, 1);
+         return scene;
+       },
+       false},
+      {"round: two writers of one generation", [] { return std::make_unique<RoundScene>(); }},
+  };
+}
+
+}  // namespace ps_shm::test
