@@ -1,4 +1,5 @@
-// Tables by key on weak memory: the product's own pushes, pulls, evictions and repairs, of rows that change hands.
+// Tables by key on weak memory: the product's own pushes, pulls, evictions, repairs and dumps, of rows that change hands.
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <memory>
@@ -24,6 +25,15 @@ constexpr std::uint64_t kWidth = 2;
 constexpr std::array<std::uint64_t, 2> kKeys = {1, 2};
 constexpr float kOfKey = 16;            // elements begin as this times their key; each push adds one
 constexpr std::uint32_t kBytes = 1000;  // lock bytes of the lanes, for the explorer
+constexpr std::uint64_t kOldKey = 3;    // was evicted before a scene's dump begins
+constexpr std::uint32_t kBase = 2;      // dump that a scene's dump continues
+constexpr std::uint64_t kListed = 4;    // entries of a list that are modelled
+
+enum class Dumps {
+  kNone,
+  kFollowed,  // the scene has a dump, whose reader has the dump before it
+  kFullList,  // also, the next eviction of lane 1 overwrites the entry of kOldKey
+};
 
 // What an element says of whose row it is in.
 std::uint64_t key_of(float element) { return static_cast<std::uint64_t>(element / kOfKey); }
@@ -37,7 +47,7 @@ JobConfig config_of_lanes() {
 // Three rows are modelled: the first one is the first key's, the others are free, and each lane knows that.
 class TableScene : public WeakScene, RowMaker {
  public:
-  TableScene() {
+  explicit TableScene(Dumps dumps = Dumps::kNone) {
     const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64};
     auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false},
                             [this](std::uint32_t lane) { return explorer.is_held(kBytes + lane).value_or(true); });
@@ -66,6 +76,7 @@ class TableScene : public WeakScene, RowMaker {
       model(lanes_[lane].shared->pins[0], fmt::format("pin {}", lane));
       model(lanes_[lane].shared->inserting, fmt::format("note {}", lane));
     }
+    if (dumps != Dumps::kNone) follow_dumps(dumps == Dumps::kFullList, model);
     explorer.remember(&log_);
     explorer.remember(const_cast<AtomicShm<std::uint64_t>*>(&part_->record().hand));
     explorer.at_start([this] {
@@ -76,7 +87,10 @@ class TableScene : public WeakScene, RowMaker {
         lane.random = number;
       }
     });
-    explorer.at_end([this] { check(); });
+    explorer.at_end([this] {
+      check();
+      if (log_.has_dumped) check_copies();
+    });
   }
 
   TableScene& pusher(std::uint32_t lane, std::size_t which) {
@@ -89,10 +103,37 @@ class TableScene : public WeakScene, RowMaker {
     return pusher(0, which).pusher(1, which);
   }
   // Evicts the first key's row, and makes one of the second key.
-  TableScene& evictor(std::uint32_t lane) {
+  TableScene& evictor(std::uint32_t lane, bool makes_row = true) {
     explorer.add([=, this] {
       log_.evicted = part_->evict(lanes_[lane], {&kKeys[0], 1});
-      push(lane, 1);
+      if (makes_row) push(lane, 1);
+    });
+    return *this;
+  }
+  // Brings the copies up to date, as the reader of a dump does.
+  TableScene& dumper(std::uint32_t lane) {
+    explorer.add([=, this] {
+      const std::uint32_t dump = part_->next_dump();
+      std::uint32_t since = kBase;
+      gone_.clear();
+      if (!part_->begin_dump(lanes_[lane], dump, since, gone_)) since = 0;
+      for (Copy& copy : log_.copies)
+        if (since == 0 || std::find(gone_.begin(), gone_.end(), copy.key) != gone_.end()) copy.has_row = false;
+      Copy read;
+      part_->for_each(
+          since, since == 0,
+          [&](std::uint64_t key, const float* row) {
+            read = {key, true, {}};
+            for (std::size_t i = 0; i < kWidth; ++i)
+              read.elements[i] = reinterpret_cast<const AtomicShm<float>*>(row)[i].load_relaxed();
+          },
+          [&] {
+            for (const float element : read.elements)
+              if (key_of(element) != read.key) explorer.fail("a dump has another key's element");
+            for (Copy& copy : log_.copies)
+              if (copy.key == read.key) copy = read;
+          });
+      log_.has_dumped = true;
     });
     return *this;
   }
@@ -130,6 +171,36 @@ class TableScene : public WeakScene, RowMaker {
   }
   AtomicShm<float>* elements(std::uint64_t number) const {
     return reinterpret_cast<AtomicShm<float>*>(rows_[number] + 1);
+  }
+  EvictedShm* list_of(std::uint32_t lane) const {
+    return reinterpret_cast<EvictedShm*>(part_->segment().data() + part_->record().evicted_offset) +
+           lane * part_->record().listed_at_most;
+  }
+  // Takes the dump kBase, which has the first key's row, and models what a dump reads besides the rows.
+  void follow_dumps(bool is_list_full, const auto& model) {
+    std::vector<std::uint64_t> gone;
+    if (part_->next_dump() != kBase || !part_->begin_dump(lanes_[0], kBase, 0, gone))
+      throw std::logic_error("another dump is the first one");
+    for (std::size_t i = 0; i < kWidth; ++i) log_.copies[0].elements[i] = elements(0)[i].load_relaxed();
+    log_.copies[0].has_row = true;
+    TableLaneShm& own = *lanes_[1].shared;
+    if (is_list_full) {
+      for (std::uint64_t place = 0; place < part_->record().listed_at_most; ++place) {
+        list_of(1)[place].key.store_relaxed(place == 0 ? kOldKey : kOldKey + 1);
+        list_of(1)[place].epoch.store_relaxed(kBase);
+      }
+      own.listed.store_relaxed(part_->record().listed_at_most);
+      log_.copies[2].has_row = true;
+    }
+    model(const_cast<AtomicShm<std::uint32_t>&>(part_->record().dump_epoch), "epoch");
+    model(own.listed, "listed");
+    model(own.lost, "lost");
+    for (std::uint64_t place = 0; place < kListed; ++place) {
+      model(list_of(1)[place].key, fmt::format("listed key {}", place));
+      model(list_of(1)[place].epoch, fmt::format("listed epoch {}", place));
+    }
+    for (std::uint64_t number = 0; number < rows_.size(); ++number)
+      model(rows_[number]->changed, fmt::format("changed {}", number));
   }
   // False: there is no row for it.
   bool push(std::uint32_t lane, std::size_t which) {
@@ -174,21 +245,55 @@ class TableScene : public WeakScene, RowMaker {
     }
   }
 
+  // What the copies lack, the next dump has.
+  void check_copies() {
+    constexpr std::uint32_t kNext = kBase + 1;
+    const TableLaneShm& own = *lanes_[1].shared;
+    if (own.lost.load_relaxed() >= kNext) return;  // it has all rows
+    const std::uint64_t end = own.listed.load_relaxed(), at_most = part_->record().listed_at_most;
+    for (const Copy& copy : log_.copies) {
+      bool is_in_next = false, has_row = false;
+      for (std::uint64_t number = end > at_most ? end - at_most : 0; number < end; ++number) {
+        const EvictedShm& entry = list_of(1)[number % at_most];
+        is_in_next |= entry.key.load_relaxed() == copy.key && entry.epoch.load_relaxed() >= kNext;
+      }
+      for (std::uint64_t number = 0; number < rows_.size(); ++number) {
+        const RowState state = state_of(rows_[number]->word.load_relaxed());
+        if ((state != RowState::kLive && state != RowState::kSealed) || rows_[number]->key.load_relaxed() != copy.key)
+          continue;
+        has_row = true;
+        is_in_next |= rows_[number]->changed.load_relaxed() >= kNext;
+        for (std::size_t i = 0; i < kWidth && !is_in_next && copy.has_row; ++i)
+          if (elements(number)[i].load_relaxed() != copy.elements[i]) explorer.fail("no dump has an update");
+      }
+      if (is_in_next || has_row == copy.has_row) continue;
+      explorer.fail(has_row ? "no dump has a new row" : "no dump tells of an eviction");
+    }
+  }
+
   TestJob job_{config_of_lanes()};
   std::unique_ptr<TablePart> part_;
   std::array<TableLane, kLanes> lanes_;
   std::array<TableRowShm*, 3> rows_{};
   bool has_two_pushers_ = false;
+  std::vector<std::uint64_t> gone_;  // of the dump under way
+  struct Copy {
+    std::uint64_t key;
+    bool has_row;
+    float elements[kWidth];
+  };
   struct {
     std::uint64_t pushed[kLanes][2], evicted;  // by lane and key; rows
-  } log_ = {};
+    bool has_dumped;
+    Copy copies[3];  // that the reader of the dumps has
+  } log_ = {{}, 0, false, {{kKeys[0], false, {}}, {kKeys[1], false, {}}, {kOldKey, false, {}}}};
 };
 
 template <class Add>
-WeakCase scene_with(std::string name, Add add) {
+WeakCase scene_with(std::string name, Add add, Dumps dumps = Dumps::kNone) {
   return {std::move(name),
-          [add] {
-            auto scene = std::make_unique<TableScene>();
+          [add, dumps] {
+            auto scene = std::make_unique<TableScene>(dumps);
             add(*scene);
             return scene;
           },
@@ -199,6 +304,15 @@ const WeakCase kPushBesideEviction = scene_with("table: a push, and an eviction 
                                                 [](TableScene& scene) { scene.pusher(0, 0).evictor(1); });
 const WeakCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
                                                 [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
+
+const WeakCase kDumpBesidePush =
+    scene_with("table: a dump, and a push", [](TableScene& scene) { scene.dumper(0).pusher(1, 0); }, Dumps::kFollowed);
+const WeakCase kDumpBesideEviction = scene_with(
+    "table: a dump, and an eviction of a row, which another key gets",
+    [](TableScene& scene) { scene.dumper(0).evictor(1); }, Dumps::kFollowed);
+const WeakCase kDumpBesideFullList = scene_with(
+    "table: a dump, and an eviction whose entry takes the place of another one",
+    [](TableScene& scene) { scene.dumper(0).evictor(1, false); }, Dumps::kFullList);
 
 // The scene without the fence of that function of the table, the first one in it.
 WeakCase without(const WeakCase& one, const char* label, const std::string& function, Weaker weaker) {
@@ -230,14 +344,22 @@ std::vector<WeakCase> scenes_of_tables() {
   return {kPushBesideEviction, kPullBesideEviction,
           scene_with("table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }),
           scene_with("table: somebody dies who makes a row, and the clock's hand passes",
-                     [](TableScene& scene) { scene.dying(0).tender(1); })};
+                     [](TableScene& scene) { scene.dying(0).tender(1); }),
+          kDumpBesidePush, kDumpBesideEviction, kDumpBesideFullList};
 }
 
 std::vector<WeakCase> broken_scenes_of_tables() {
   return {without(kPushBesideEviction, "table.P2", "pin", Weaker::kNoOrder),
           without(kPushBesideEviction, "table.E3", "list_sealed", Weaker::kNoOrder),
           without(kPullBesideEviction, "table.I2", "claim", Weaker::kNoRelease),
-          without(kPullBesideEviction, "table.R3", "read", Weaker::kNoAcquire)};
+          without(kPullBesideEviction, "table.R3", "read", Weaker::kNoAcquire),
+          without(kDumpBesidePush, "table.P2", "pin", Weaker::kNoOrder),
+          without(kDumpBesidePush, "table.D1", "begin_dump", Weaker::kNoOrder),
+          without(kDumpBesideEviction, "table.L2", "list_sealed", Weaker::kNoOrder),
+          without(kDumpBesideEviction, "table.D1", "begin_dump", Weaker::kNoOrder),
+          without(kDumpBesideEviction, "table.R3", "for_each", Weaker::kNoAcquire),
+          without(kDumpBesideFullList, "table.L1", "list", Weaker::kNoRelease),
+          without(kDumpBesideFullList, "table.D3", "read_list", Weaker::kNoAcquire)};
 }
 
 }  // namespace ps_shm::test
