@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <stdexcept>
 
 namespace ps_shm::bench {
 
@@ -32,6 +33,12 @@ class Store {
   virtual std::unique_ptr<Access> open(int number) = 0;
   virtual bool is_of_threads() const { return false; }  // it works within one process only
   virtual std::uint64_t bytes() const = 0;              // that the rows and what finds them take
+  virtual std::uint64_t cpu_ns_elsewhere() const { return 0; }  // that a server has taken so far for all processes
+};
+
+// What a store needs is not installed.
+struct Absent : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 struct Contestant {
@@ -49,6 +56,7 @@ std::unique_ptr<Store> make_tbb(const Shape& shape);      // oneTBB's concurrent
 std::unique_ptr<Store> make_striped(const Shape& shape);  // open addressing in 1024 parts, each under a spin lock
 std::unique_ptr<Store> make_boost(
     const Shape& shape);  // Boost's unordered map under one sharable mutex in shared memory
+std::unique_ptr<Store> make_redis(const Shape& shape);  // Redis, a server of its own
 
 // The keys, in an order that has nothing to do with how often they are used.
 std::uint64_t key_of(std::uint64_t id) noexcept;

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -141,13 +142,16 @@ class Keyed(unittest.TestCase):
             code, out, err = finish(process)
             self.assertEqual(code, 0, out + err)
             runs = {run["name"]: run for run in json.loads(report.read_text())["benchmarks"]}
-        stores = ("table", "dictionary", "tbb", "striped", "boost")
+        stores = ("table", "dictionary", "tbb", "striped", "boost", "redis")
         expected = {f"{what}/{who}/{law}/processes:{p}" for what in ("lookup", "pull", "push") for who in stores
                     for law in ("zipf", "uniform") for p in (1, 2)}
         expected |= {f"insert/{who}/processes:{p}" for who in stores if who != "dictionary" for p in (1, 2)}
         expected |= {f"push_evicting/table/{law}/processes:{p}" for law in ("zipf", "uniform") for p in (1, 2)}
         self.assertEqual(set(runs), expected)
         for name, run in runs.items():
+            if "/redis/" in name and not shutil.which("redis-server"):
+                self.assertEqual(run["error_message"], "redis-server is not installed")
+                continue
             self.assertGreater(run["M_rows/s"], 0, name)
             self.assertEqual("bytes/key" in run, name.startswith("insert"), name)
         self.assertEqual(leftovers(process.pid), [])
