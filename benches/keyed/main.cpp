@@ -132,10 +132,11 @@ Work work_on(Store& store, int number, int processes, std::vector<std::uint64_t>
   return {.prepare = [=] { rounds((state->keys.size() + kBatch - 1) / kBatch); }, .rounds = rounds};
 }
 
-std::vector<std::uint64_t> draw(const Settings& settings, bool is_zipf, int number) {
+// At least `least` keys, if there are so many.
+std::vector<std::uint64_t> draw(const Settings& settings, bool is_zipf, int number, std::uint64_t least) {
   std::mt19937_64 random(static_cast<std::uint64_t>(number) + 7);
   const train::ZipfSampler zipf(settings.keys, is_zipf ? settings.exponent : 0.0);
-  std::vector<std::uint64_t> keys(std::min(kDrawn, std::max(kBatch, settings.keys / kBatch * kBatch)));
+  std::vector<std::uint64_t> keys(std::min(std::max(kDrawn, least), std::max(kBatch, settings.keys / kBatch * kBatch)));
   for (std::uint64_t& key : keys) key = key_of(zipf(random) - 1);
   return keys;
 }
@@ -173,14 +174,17 @@ class Bench {
         for (const char* what : {"lookup", "pull", "push"})
           for (const bool is_zipf : {true, false})
             add(fmt::format("{}/{}/{}/processes:{}", what, contestant.name, is_zipf ? "zipf" : "uniform", count),
-                [=, this](benchmark::State& state) { measure(state, filled(contestant), what, is_zipf, count); });
+                [=, this](benchmark::State& state) { measure(state, filled(contestant), what, is_zipf, count, 0); });
         if (contestant.makes_rows)
           add(fmt::format("insert/{}/processes:{}", contestant.name, count),
               [=, this](benchmark::State& state) { insert(state, contestant, count); });
         if (std::string(contestant.name) == "table")
           for (const bool is_zipf : {true, false})
             add(fmt::format("push_evicting/table/{}/processes:{}", is_zipf ? "zipf" : "uniform", count),
-                [=, this](benchmark::State& state) { measure(state, small(), "push", is_zipf, count); });
+                [=, this](benchmark::State& state) {
+                  // so many that they do not all have rows once they were pushed
+                  measure(state, small(), "push", is_zipf, count, 4 * settings_.few_rows);
+                });
       }
     }
   }
@@ -226,9 +230,10 @@ class Bench {
     return *small_;
   }
 
-  void measure(benchmark::State& state, Store& store, const std::string& what, bool is_zipf, int count) {
+  void measure(benchmark::State& state, Store& store, const std::string& what, bool is_zipf, int count,
+               std::uint64_t drawn) {
     const auto ran = run(store, count, {.seconds = settings_.seconds, .batch = 16}, [&](int number) {
-      return work_on(store, number, count, draw(settings_, is_zipf, number), settings_.width, what);
+      return work_on(store, number, count, draw(settings_, is_zipf, number, drawn), settings_.width, what);
     });
     double of_cpu = 0;
     for (const Ran& one : ran) of_cpu += double(one.rounds * kBatch) / double(one.retries) * 1e3;
