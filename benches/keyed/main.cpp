@@ -28,12 +28,9 @@ std::uint64_t id_in_order(std::uint64_t number, std::uint64_t keys) noexcept {
 }
 
 std::span<const Contestant> contestants() {
-  static constexpr Contestant kAll[] = {{"table", make_table},
-                                        {"dictionary", make_dictionary, false},
-                                        {"tbb", make_tbb},
-                                        {"striped", make_striped},
-                                        {"boost", make_boost},
-                                        {"redis", make_redis}};
+  static constexpr Contestant kAll[] = {{"table", make_table}, {"dictionary", make_dictionary, false},
+                                        {"tbb", make_tbb},     {"striped", make_striped},
+                                        {"boost", make_boost}, {"redis", make_redis}};
   return kAll;
 }
 

@@ -31,8 +31,8 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual std::unique_ptr<Access> open(int number) = 0;
-  virtual bool is_of_threads() const { return false; }  // it works within one process only
-  virtual std::uint64_t bytes() const = 0;              // that the rows and what finds them take
+  virtual bool is_of_threads() const { return false; }          // it works within one process only
+  virtual std::uint64_t bytes() const = 0;                      // that the rows and what finds them take
   virtual std::uint64_t cpu_ns_elsewhere() const { return 0; }  // that a server has taken so far for all processes
 };
 

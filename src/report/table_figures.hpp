@@ -25,9 +25,9 @@ inline constexpr TableFigure kTableFigures[] = {
      "Rows not evicted because they were being pushed."},
     {"rescued", &TableStatistics::rescued, "ps_shm_table_rows_rescued_total",
      "Rows kept by a push while they were being evicted."},
-    {"unadmitted", &TableStatistics::unadmitted, "ps_shm_table_unadmitted_total", "Pushes of keys that had no row yet."},
-    {"refused", &TableStatistics::refused, "ps_shm_table_refused_total",
-     "Pushes of keys for which there was no room."},
+    {"unadmitted", &TableStatistics::unadmitted, "ps_shm_table_unadmitted_total",
+     "Pushes of keys that had no row yet."},
+    {"refused", &TableStatistics::refused, "ps_shm_table_refused_total", "Pushes of keys for which there was no room."},
     {"hits", &TableStatistics::hits, "ps_shm_table_hits_total", "Pulled keys with a row."},
     {"misses", &TableStatistics::misses, "ps_shm_table_misses_total", "Pulled keys without a row."},
 };

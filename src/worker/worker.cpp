@@ -157,8 +157,8 @@ bool Worker::wait_to_be_last() {
         static_cast<void>(wait.slice([&] {
           std::vector<std::string> texts;
           for (const std::uint32_t rank : others)
-            texts.push_back(
-                fmt::format("{}{}", rank, shm::is_stopped(impl.job.worker(rank).pid.load_relaxed()) ? " (stopped)" : ""));
+            texts.push_back(fmt::format("{}{}", rank,
+                                        shm::is_stopped(impl.job.worker(rank).pid.load_relaxed()) ? " (stopped)" : ""));
           return fmt::format("worker {}: waiting for rank{} {} to leave", impl.rank, others.size() == 1 ? "" : "s",
                              fmt::join(texts, ", "));
         }));

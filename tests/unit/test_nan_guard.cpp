@@ -301,7 +301,8 @@ TEST_CASE("restore: a table has the rows of the checkpoint and no others, and th
   CHECK(state == std::vector<float>(4));
 }
 
-TEST_CASE("restore: nothing is assigned if a table is missing, has other rows, or the checkpoint's rows are not finite") {
+TEST_CASE(
+    "restore: nothing is assigned if a table is missing, has other rows, or the checkpoint's rows are not finite") {
   const JobConfig config = config_of();
   const Folder folder, of_nan;
   const std::vector<std::uint64_t> keys = {1};

@@ -26,7 +26,7 @@ std::vector<WeakCase> scenes_of_slots();
 std::vector<WeakCase> scenes_of_barriers();
 std::vector<WeakCase> scenes_of_waiting();
 std::vector<WeakCase> scenes_of_publications();  // and of the rounds of several writers
-std::vector<WeakCase> scenes_of_ranks();  // joining and leaving of ranks
+std::vector<WeakCase> scenes_of_ranks();         // joining and leaving of ranks
 std::vector<WeakCase> scenes_of_tables();
 std::vector<WeakCase> broken_scenes_of_tables();  // each must fail
 

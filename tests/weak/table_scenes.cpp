@@ -305,8 +305,8 @@ const WeakCase kPushBesideEviction = scene_with("table: a push, and an eviction 
 const WeakCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
                                                 [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
 
-const WeakCase kDumpBesidePush =
-    scene_with("table: a dump, and a push", [](TableScene& scene) { scene.dumper(0).pusher(1, 0); }, Dumps::kFollowed);
+const WeakCase kDumpBesidePush = scene_with(
+    "table: a dump, and a push", [](TableScene& scene) { scene.dumper(0).pusher(1, 0); }, Dumps::kFollowed);
 const WeakCase kDumpBesideEviction = scene_with(
     "table: a dump, and an eviction of a row, which another key gets",
     [](TableScene& scene) { scene.dumper(0).evictor(1); }, Dumps::kFollowed);
@@ -341,11 +341,14 @@ WeakCase without(const WeakCase& one, const char* label, const std::string& func
 }  // namespace
 
 std::vector<WeakCase> scenes_of_tables() {
-  return {kPushBesideEviction, kPullBesideEviction,
+  return {kPushBesideEviction,
+          kPullBesideEviction,
           scene_with("table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }),
           scene_with("table: somebody dies who makes a row, and the clock's hand passes",
                      [](TableScene& scene) { scene.dying(0).tender(1); }),
-          kDumpBesidePush, kDumpBesideEviction, kDumpBesideFullList};
+          kDumpBesidePush,
+          kDumpBesideEviction,
+          kDumpBesideFullList};
 }
 
 std::vector<WeakCase> broken_scenes_of_tables() {

@@ -306,8 +306,8 @@ std::vector<WeakCase> scenes_of_waiting() {
 
 std::vector<WeakCase> all_scenes() {
   std::vector<WeakCase> all;
-  for (const auto& scenes : {scenes_of_slots(), scenes_of_barriers(), scenes_of_waiting(), scenes_of_publications(),
-                             scenes_of_ranks()})
+  for (const auto& scenes :
+       {scenes_of_slots(), scenes_of_barriers(), scenes_of_waiting(), scenes_of_publications(), scenes_of_ranks()})
     all.insert(all.end(), scenes.begin(), scenes.end());
   return all;
 }

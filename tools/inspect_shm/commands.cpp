@@ -177,8 +177,7 @@ class Set final : public JobCommand {
 
 class Dump final : public JobCommand {
  public:
-  Dump()
-      : JobCommand("dump", "print or save values and statistics of variables, and keys and rows of tables") {}
+  Dump() : JobCommand("dump", "print or save values and statistics of variables, and keys and rows of tables") {}
 
  protected:
   void add_options(CLI::App& command) override {

@@ -323,22 +323,19 @@ Json find_differences(const std::string& a, const std::string& b, const std::str
   const std::unique_ptr<State> first = open_state(a, group), second = open_state(b, group);
   Json rows = Json::array(), tables = Json::array(), unlike = Json::array();
   bool is_equal = true;
-  pair_up(first->variables(), second->variables(), "", unlike, [&](const StateVariable& one, const StateVariable& other) {
-    rows.push_back(compare(one, first->bytes(one), second->bytes(other)));
-    is_equal = is_equal && rows.back()["different_count"] == 0;
-  });
+  pair_up(first->variables(), second->variables(), "", unlike,
+          [&](const StateVariable& one, const StateVariable& other) {
+            rows.push_back(compare(one, first->bytes(one), second->bytes(other)));
+            is_equal = is_equal && rows.back()["different_count"] == 0;
+          });
   pair_up(first->tables(), second->tables(), "table ", unlike, [&](const StateTable& one, const StateTable& other) {
     tables.push_back(compare(one, first->contents(one), second->contents(other)));
     for (const char* key : {"different_count", "only_in_a", "only_in_b"})
       is_equal = is_equal && tables.back()[key] == 0;
   });
   is_equal = is_equal && unlike.empty();
-  return {{"a", facts_of(a, *first)},
-          {"b", facts_of(b, *second)},
-          {"variables", std::move(rows)},
-          {"tables", std::move(tables)},
-          {"unlike", std::move(unlike)},
-          {"equal", is_equal}};
+  return {{"a", facts_of(a, *first)},    {"b", facts_of(b, *second)},   {"variables", std::move(rows)},
+          {"tables", std::move(tables)}, {"unlike", std::move(unlike)}, {"equal", is_equal}};
 }
 
 }  // namespace ps_shm::inspect

@@ -44,16 +44,11 @@ std::string share_as_text(const Json& share) {
 
 Json facts_of(const TableInfo& table) {
   const TableStatistics& counts = table.statistics;
-  Json facts = {{"name", table.spec.name},
-                {"row_size", table.spec.row_size},
-                {"row_bytes", table.row_bytes},
-                {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
-                {"evict", eviction_of(table.spec)},
-                {"ttl_seconds", table.spec.ttl_seconds},
-                {"admit", table.spec.admit_after},
-                {"parts", table.parts},
-                {"buckets", table.buckets},
-                {"load", double(counts.rows) / double(table.buckets)}};
+  Json facts = {{"name", table.spec.name},          {"row_size", table.spec.row_size},
+                {"row_bytes", table.row_bytes},     {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
+                {"evict", eviction_of(table.spec)}, {"ttl_seconds", table.spec.ttl_seconds},
+                {"admit", table.spec.admit_after},  {"parts", table.parts},
+                {"buckets", table.buckets},         {"load", double(counts.rows) / double(table.buckets)}};
   for (const report::TableFigure& figure : report::kTableFigures) facts[figure.name] = counts.*figure.member;
   facts["hit_rate"] = hit_rate(counts.hits, counts.misses);
   return facts;

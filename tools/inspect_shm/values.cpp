@@ -68,10 +68,10 @@ void write_table(const JobView& view, const TableInfo& table, const std::string&
   const TableContents all = contents_of(view, table.spec.name);
   const std::uint64_t rows = all.keys.size();
   const std::vector<std::uint64_t> shape = {rows, table.spec.row_size};
-  persistence::write_npy(file, {table.spec.name, DType::kFloat32, shape,
-                                persistence::reader_of(std::as_bytes(std::span(all.values)))});
-  persistence::write_npy(keys_file, {table.spec.name, DType::kUint64, {rows},
-                                     persistence::reader_of(std::as_bytes(std::span(all.keys)))});
+  persistence::write_npy(
+      file, {table.spec.name, DType::kFloat32, shape, persistence::reader_of(std::as_bytes(std::span(all.values)))});
+  persistence::write_npy(
+      keys_file, {table.spec.name, DType::kUint64, {rows}, persistence::reader_of(std::as_bytes(std::span(all.keys)))});
   facts.update({{"name", table.spec.name}, {"dtype", to_string(DType::kFloat32)}, {"shape", shape}});
 }
 
@@ -266,8 +266,7 @@ Json dump_files(const std::string& job, std::vector<std::string> names, const st
     return fmt::format("{:03}-{}", all.size() + of_tables.size(), name);
   };
   for (const VariableInfo& variable : view.variables()) {
-    if (!variable.initialised ||
-        (!has_all && std::find(names.begin(), names.end(), variable.name) == names.end()))
+    if (!variable.initialised || (!has_all && std::find(names.begin(), names.end(), variable.name) == names.end()))
       continue;
     const std::string stem = stem_of(variable.name);
     const auto write = [&](const std::string& what, DType dtype, std::span<const std::byte> bytes) {

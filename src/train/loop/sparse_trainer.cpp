@@ -85,10 +85,11 @@ void check_no_other_kind(const Worker& worker, const std::string& name, bool is_
   if (is_keyed) {
     for (const VariableInfo& variable : job.variables())
       if (variable.name == name)
-        throw Error(fmt::format("job {} trains the model without `keyed`: its rows are in variable '{}'; join it without "
-                                "`keyed`, or start another job",
-                                worker.config().job, name),
-                    ErrorCode::kIncompatible);
+        throw Error(
+            fmt::format("job {} trains the model without `keyed`: its rows are in variable '{}'; join it without "
+                        "`keyed`, or start another job",
+                        worker.config().job, name),
+            ErrorCode::kIncompatible);
   } else {
     for (const TableInfo& table : job.tables())
       if (table.spec.name == name)
