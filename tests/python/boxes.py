@@ -1,8 +1,10 @@
 """Jobs as boxes, each with a bridge: what the tests of ps_shm.bridge start, and what they look at."""
 import concurrent.futures
+import contextlib
 import json
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import threading
@@ -19,9 +21,12 @@ PROCESSES.set_forkserver_preload(["torch", "ps_shm.bridge._rounds"])
 
 
 def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
+    """A port below those that the kernel gives to sockets: a bridge that is started again finds it free."""
+    while True:
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def ones(box, number, name, size):
