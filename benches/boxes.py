@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Trains one job of all workers, several jobs alone, and the same jobs with bridges; prints a Markdown table.
 
-    benches/boxes.py                       three boxes of two workers on the embedded digits; a minute on two cores
+    benches/boxes.py                       three boxes of two workers on the embedded digits; two minutes on two cores
     benches/boxes.py --data FOLDER         on MNIST or another folder of IDX files
     benches/boxes.py --overlap             instead: what it costs that the boxes go on during a round, in one process
+    benches/boxes.py --passes              instead: how long the passes of a round over 100 MiB of a model take
 
 All boxes are on this machine, and their bridges talk over loopback; --delay keeps the workers from filling its cores. The
 python3 on the PATH needs the package ps_shm (PYTHONPATH names that of a build folder) and PyTorch.
@@ -17,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 
 
 def free_port():
@@ -47,7 +49,7 @@ def results_of(launches):
 def row(label, results, rounds="", sent=""):
     accuracies = [result["test_accuracy"] for result in results]
     shown = f"{min(accuracies):.4f}" + (f" to {max(accuracies):.4f}" if len(accuracies) > 1 else "")
-    print(f"| {label} | {sum(result['global_step'] for result in results)} | {shown} | {rounds} | {sent} |", flush=True)
+    print(f"| {label} | {sum(result['steps'] for result in results)} | {shown} | {rounds} | {sent} |", flush=True)
 
 
 def compare(options):
@@ -128,6 +130,47 @@ def overlap(options):
         print(f"| {late} | {accuracy:.4f} | {loss:.3f} |", flush=True)
 
 
+def passes(options):
+    """The passes of a round of `boxes` boxes, on one core."""
+    import numpy
+    from ps_shm import _core
+
+    block = _core.BridgeState.BLOCK
+    blocks = 25 * 1024 * 1024 // block
+    values = numpy.random.default_rng(0).standard_normal(blocks * block).astype("float32")
+    print("| wire | cut | sum | outer step | difference for the job | checksums | in all |\n|---|---:|---:|---:|---:|---:|---:|")
+    for wire in ("float32", "bfloat16", "int8"):
+        state = _core.BridgeState(f"boxes-{os.getpid()}", 1, blocks, wire, "nesterov")
+        for array in (state.anchor, state.momentum, state.base):
+            array[:] = 0
+        delta, dense = numpy.empty_like(values), numpy.zeros(blocks, numpy.uint8)
+        share = slice(0, blocks // options.boxes * (state.sum.size // blocks))
+        shared_blocks = blocks // options.boxes
+        residual = numpy.zeros(0 if wire == "float32" else shared_blocks * block, numpy.float32)
+        weights = [1.0] * options.boxes
+
+        def timed(call):
+            begin = time.perf_counter()
+            call()
+            return 1e3 * (time.perf_counter() - begin)
+
+        rounds = []
+        for _ in range(7):
+            cut = timed(lambda: state.cut(values, 0))
+            encoded = state.sum.copy()
+            parts, out = [encoded[share]] * options.boxes, encoded[share].copy()
+            summed = timed(lambda: state.add_up(parts, weights, True, dense[:shared_blocks], residual, out))
+            state.rewind()
+            rounds.append((
+                cut, summed, timed(lambda: state.step(0.7, 0.9, dense)), timed(lambda: state.subtract(0, delta)),
+                timed(lambda: (state.checksum(state.sum.size), state.anchor_checksum)),
+            ))  # fmt: skip
+        medians = [statistics.median(column) for column in zip(*rounds)]
+        print(f"| {wire} | " + " | ".join(f"{one:.0f} ms" for one in [*medians, sum(medians)]) + " |", flush=True)
+        state.remove()
+        del state
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=pathlib.Path, default=pathlib.Path("build/test/tools"), help="folder of launch_shm")
@@ -135,15 +178,16 @@ def main():
     parser.add_argument("--workers", type=int, default=2, help="of each box")
     parser.add_argument("--steps", type=int, default=2000, help="of each box")
     parser.add_argument("--mode", default="async")
-    parser.add_argument("--delay", default="all:4ms")
+    parser.add_argument("--delay", default="all:20ms")
     parser.add_argument("--data", default="", help="folder of IDX files")
     parser.add_argument("--bridge", action="append", help="options of the bridges; may be repeated")
     parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--passes", action="store_true")
     parser.add_argument("--seeds", type=int, default=4, help="--overlap: runs of which the mean is shown")
     options = parser.parse_args()
-    nesterov = "--every 100 --outer nesterov"
-    options.bridge = options.bridge or [f"{nesterov} --wire {wire}" for wire in ("float32", "bfloat16", "int8")]
-    (overlap if options.overlap else compare)(options)
+    wires = [f"--every 100 --outer nesterov --wire {wire}" for wire in ("float32", "bfloat16", "int8")]
+    options.bridge = options.bridge or ["--every 100 --outer add", *wires]
+    (overlap if options.overlap else passes if options.passes else compare)(options)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -118,14 +119,14 @@ double step(Bridge& self, float rate, float momentum, nb::handle sparse) {
   for (std::size_t k = 0; k < present.size(); ++k) place[k] = present[k] != 0 ? count++ : 0;
   double squares = 0;
   self.state.replace([&](std::uint64_t first, std::span<float> anchor, std::span<float> velocity) {
-    std::vector<float> mean(kBridgeBlock);
+    std::array<float, kBridgeBlock> mean;
     for (std::size_t k = 0; k < anchor.size() / kBridgeBlock; ++k) {
       const std::uint64_t block = first + k;
       if (present[block] != 0)
         bridge::decode(self.wire, self.state.sum().subspan(place[block] * bytes, bytes), mean);
       else
         std::fill(mean.begin(), mean.end(), 0.0F);
-      for (const float one : mean) squares += double{one} * one;
+      squares += bridge::sum_of_squares(mean);
       const bool has_momentum = is_sparse[block] == 0;
       bridge::step(has_momentum ? self.rule : bridge::OuterRule::kAdd, has_momentum ? rate : 1.0F, momentum, mean,
                    anchor.subspan(k * kBridgeBlock, kBridgeBlock),
@@ -201,11 +202,13 @@ void add_bridge(nb::module_& module) {
       .def("cut_again", &cut_again, "Encodes base - anchor into `sum`, and sets `present`.")
       .def("checksum", &checksum, "bytes"_a, "A checksum of the first `bytes` of `sum`, and of `present`.")
       .def_prop_ro("anchor_checksum", &anchor_checksum, "A checksum of the anchor and the momentum.")
-      .def("add_up", &sum, "parts"_a, "weights"_a, "is_mean"_a, "sparse"_a, "residual"_a, "out"_a,
-           nb::sig("def add_up(self, parts: list[Array], weights: list[float], is_mean: bool, sparse: Array, residual: "
-                   "Array, "
-                   "out: Array) -> bool"),
-           "Sums encoded blocks of all boxes. False: it is not finite.")
+      .def(
+          "add_up", &sum, "parts"_a, "weights"_a, "is_mean"_a, "sparse"_a, "residual"_a, "out"_a,
+          nb::sig(
+              "def add_up(self, parts: list[typing.Any], weights: list[float], is_mean: bool, sparse: Array, residual: "
+              "Array, "
+              "out: Array) -> bool"),
+          "Sums encoded blocks of all boxes. False: it is not finite.")
       .def("step", &step, "rate"_a, "momentum"_a, "sparse"_a,
            nb::sig("def step(self, rate: float, momentum: float, sparse: Array) -> float"),
            "Makes the outer step, or the rest of it, and returns the sum of the mean's squares.")

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <numeric>
 
 #include "ps_shm/errors.hpp"
@@ -106,6 +107,15 @@ PS_SHM_SIMD_CLONES void add_nesterov(float* anchor, float* momentum, const float
     momentum[i] = factor * momentum[i] - mean[i];
     anchor[i] -= rate * (factor * momentum[i] - mean[i]);
   }
+}
+
+// In lanes, so that no addition waits for the one before.
+PS_SHM_SIMD_CLONES double squares_of(const float* of) noexcept {
+  constexpr std::size_t kLanes = 16;
+  double sums[kLanes] = {};
+  for (std::size_t i = 0; i < kBlock; i += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += double{of[i + lane]} * of[i + lane];
+  return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
 void encode_block(Wire wire, const float* from, std::byte* to) noexcept {
@@ -221,6 +231,12 @@ void step(OuterRule rule, float rate, float momentum_factor, std::span<const flo
     case OuterRule::kNesterov:
       return add_nesterov(anchor.data(), momentum.data(), mean.data(), rate, momentum_factor, anchor.size());
   }
+}
+
+double sum_of_squares(std::span<const float> of) noexcept {
+  double sum = 0;
+  for (std::size_t begin = 0; begin < of.size(); begin += kBlock) sum += squares_of(of.data() + begin);
+  return sum;
 }
 
 bool subtract(std::span<const float> anchor, std::span<const float> base, std::span<float> to) noexcept {

@@ -61,6 +61,9 @@ void decode(Wire wire, std::span<const std::byte> encoded, std::span<float> to) 
 void step(OuterRule rule, float rate, float momentum_factor, std::span<const float> mean, std::span<float> anchor,
           std::span<float> momentum) noexcept;
 
+// Requires: whole blocks.
+double sum_of_squares(std::span<const float> of) noexcept;
+
 // to = anchor - base. False: all of it is 0.
 bool subtract(std::span<const float> anchor, std::span<const float> base, std::span<float> to) noexcept;
 

@@ -26,7 +26,8 @@ PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sort
 PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
 MOST_STEPS = 1000
 # Options in the text that belong to other programs.
-FOREIGN = {"--shm-size", "--build-arg", "--gpus", "--tool", "--benchmark_filter", "--job_name", "--task_index", "--logdir"}
+FOREIGN = {"--shm-size", "--build-arg", "--gpus", "--tool", "--benchmark_filter", "--job_name", "--task_index", "--logdir", "--max-restarts",
+           "--nproc-per-node", "--ntasks-per-node"}
 
 
 class Block:
@@ -237,7 +238,8 @@ class Options(unittest.TestCase):
         scripts = [f"benches/{path.name}" for path in (support.SOURCE / "benches").iterdir()
                    if path.is_file() and os.access(path, os.X_OK)]
         programs = [*PROGRAMS, "tools/test", "tools/soak", "tools/gpu_check", "tests/mutants/run.py", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
-        return "\n".join(help_of(program) for program in programs)
+        bridge = (support.SOURCE / "python/ps_shm/bridge/_options.py").read_text()  # whose --help needs the built package
+        return "\n".join([*(help_of(program) for program in programs), bridge])
 
     def test_options_in_the_text_exist(self):
         known = self.all_help()

@@ -3,6 +3,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -51,7 +52,7 @@ def test_the_other_boxes_go_on_without_a_bridge_and_with_less_than_half_of_them_
         boxes[2].kill_bridge()
         boxes.after_rounds(2, boxes.all[:2])
         boxes[1].kill_bridge()
-        wait_until(lambda: "the group is lost" in boxes[0].text(), "a failure")
+        wait_until(lambda: "forms a new group" in boxes[0].text(), "a failure")
         lonely, pushed = boxes[0].last_round(), sum(boxes[0].pushes)
         wait_until(lambda: sum(boxes[0].pushes) > pushed + 100, "pushes while there is no group")
         assert boxes[0].last_round() == lonely
@@ -86,7 +87,7 @@ def test_a_sync_job_that_makes_no_steps_is_left_behind_and_comes_back(job, tmp_p
         boxes.start()
         boxes.after_rounds(1)
         boxes[1].hold()
-        wait_until(lambda: "makes no steps" in boxes[1].text(), "the bridge's notice")
+        wait_until(lambda: "waits outside of the group" in boxes[1].text(), "the bridge's notice")
         boxes.after_rounds(1, [boxes[0], boxes[2]])
         boxes[1].release()
         boxes.after_rounds(2)
@@ -282,6 +283,9 @@ def test_inspect_shm_shows_the_bridge(job, tmp_path):
         show = [TOOLS / "inspect_shm", "show", "--job", boxes[0].job]
         shown = json.loads(subprocess.run([*show, "--json"], check=True, capture_output=True).stdout)["bridge"]
         assert shown["alive"] and shown["boxes"] == 2 and shown["members"] == [0, 1] and shown["round"] > 0
+        page = (pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "docs/json.md").read_text()
+        told = {key.removesuffix("[]") for key in re.findall(r"`bridge\.([a-z_\[\]]+)`", page)}
+        assert set(shown) == told - {"error"}
         text = subprocess.run(show, check=True, capture_output=True, text=True).stdout
         assert "bridge of box 0 of 2: alive, round " in text and "norm of the difference" in text
         metrics = subprocess.run([TOOLS / "inspect_shm", "metrics"], check=True, capture_output=True, text=True).stdout

@@ -126,6 +126,13 @@ TEST_CASE("bridge passes: one box gets its own cut back, whatever the wire forma
   }
 }
 
+TEST_CASE("bridge passes: a sum of squares") {
+  const std::vector<float> all = noise(2 * kBlock, 11);
+  double expected = 0;
+  for (const float one : all) expected += double{one} * one;
+  CHECK(sum_of_squares(all) == doctest::Approx(expected).epsilon(1e-12));
+}
+
 TEST_CASE("bridge passes: names") {
   CHECK(wire_of("int8") == Wire::kInt8);
   CHECK(outer_rule_of("nesterov") == OuterRule::kNesterov);

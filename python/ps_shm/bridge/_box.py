@@ -35,22 +35,24 @@ class Box:
     def __init__(self, options: Options) -> None:
         """Waits until the job has made a step, so that all of its variables are declared. A signal ends the wait."""
         self.options = options
+        self._path = f"/dev/shm/ps_shm.{options.job}"
         tell_at = time.monotonic() + 1
         while True:
             if time.monotonic() > tell_at:
                 print(f"bridge {options.box}: waits for the first step of job '{options.job}'", file=sys.stderr, flush=True)
                 tell_at = float("inf")
             try:
+                inode = self._inode()
                 self.view = ps_shm.View(options.job)
                 variables = self.view.variables()
-                if self.view.global_step > 0 and variables and all(v.initialised for v in variables):
+                if self.view.global_step > 0 and variables and all(v.initialised for v in variables) and inode == self._inode():
                     break
             except ps_shm.Error as error:
                 if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
                     raise
             time.sleep(POLL_SECONDS)
         self.instance = self.view.instance
-        self._path = f"/dev/shm/ps_shm.{options.job}"
+        self._job_inode = inode
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
         self.parts: list[Part] = []
         self.blocks = 0
@@ -66,8 +68,14 @@ class Box:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has done its last step or has been removed."""
-        return self.view.finished or not os.path.exists(self._path)
+        """Whether the job has done its last step, or has been removed or replaced."""
+        return self.view.finished or self._inode() != self._job_inode
+
+    def _inode(self) -> Optional[int]:
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return None
 
     def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
         """What all boxes' jobs have to have alike."""
@@ -131,7 +139,7 @@ class Box:
             return 0
         try:
             with ps_shm.Guest(self.options.job, group=self.options.group, wait=CHANGE_SECONDS) as guest:
-                if self.view.instance != self.instance:
+                if ps_shm.View(self.options.job).instance != self.instance:  # a new job of that name
                     return None
                 return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS) or 0
         except ps_shm.JobFinished:
@@ -139,4 +147,6 @@ class Box:
         except ps_shm.Error as error:
             if self.is_over or error.code == ps_shm.ErrorCode.NOT_FOUND:
                 return None
+            if error.code == ps_shm.ErrorCode.RANK_TAKEN:  # another guest is there
+                raise ps_shm.Timeout(str(error)) from error
             raise

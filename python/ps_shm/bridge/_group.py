@@ -141,8 +141,8 @@ class Group:
             world_size=len(members),
             timeout=self._timeout(self.options.timeout),
         )
-        self.number, self.members = number, members
-        return number
+        self.number, self.members = int(number), members
+        return self.number
 
     def _pause(self, deadline: float, failure: str) -> None:
         if time.monotonic() > deadline:

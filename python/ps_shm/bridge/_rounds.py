@@ -173,8 +173,7 @@ class Bridge:
         position = said.index(source)
         if is_behind:
             changes = self._advance(source["counted"])
-            if changes["phase"] == "counted":
-                self.state.set(checksum=0, **changes)  # bridge.S5: there is no anchor meanwhile
+            self.state.set(checksum=0, **changes)  # bridge.S5: there is no anchor meanwhile
             self._take(position, changes, source)
         else:
             self.group.broadcast(self.state.anchor, position)
@@ -349,8 +348,6 @@ class Bridge:
         while True:
             try:
                 self.resolve()
-                if is_waiting:
-                    self.tell("the job makes steps again")
                 is_waiting = False
                 self.join()
                 tries = 0
@@ -361,17 +358,17 @@ class Bridge:
                     self.wait()
                     if not self.round():
                         return
-            except ps_shm.Timeout:  # of a change: the others go on without this box meanwhile
+            except ps_shm.Timeout as error:  # of a change: the others go on without this box meanwhile
                 self.group.close()
                 if not is_waiting:
-                    self.tell("the job makes no steps: the bridge waits for it outside of the group")
+                    self.tell(f"waits outside of the group: {error}")
                 is_waiting = True
             except FAILURES as error:  # bridge.G4
                 if isinstance(error, ps_shm.Error):
                     raise
                 self.group.close()
                 if tries == 0:
-                    self.tell(f"the group is lost, the job trains on: {str(error).splitlines()[0][:120]}")
+                    self.tell(f"forms a new group while the job trains on: {str(error).splitlines()[0][:120]}")
                 tries += 1
                 if self.box.is_over and tries > MAX_LAST_TRIES:
                     self.tell("the job is over, and the other boxes are gone")
