@@ -7,6 +7,8 @@ import os
 import random
 import signal
 import socket
+import subprocess
+import sys
 import threading
 
 import numpy
@@ -27,6 +29,15 @@ def free_port():
         with socket.socket() as one, contextlib.suppress(OSError):
             one.bind(("127.0.0.1", port))
             return port
+
+
+class Program(subprocess.Popen):
+    """A program in place of a process of multiprocessing."""
+
+    exitcode = property(subprocess.Popen.poll)
+
+    def join(self, timeout=PATIENCE):
+        self.wait(timeout)
 
 
 def ones(box, number, name, size):
@@ -120,6 +131,17 @@ class Box:
         self.bridge = PROCESSES.Process(target=run_bridge, args=(arguments, str(self.errors), dies_at))
         self.bridge.start()
 
+    def start_by_torchrun(self, port, folder):
+        options = ["--nnodes", str(self.boxes.count), "--node_rank", str(self.number), "--nproc_per_node=1", "--max_restarts=0",
+                   "--master_addr=127.0.0.1", f"--master_port={port}",
+                   # PyTorch 1.13 with Python 3.11 fails without these, which log the output and show it, too.
+                   "--redirects=1", "--tee=1", f"--log_dir={folder}"]  # fmt: skip
+        settings = [word for name, value in self.boxes.settings.items() for word in (f"--{name}", str(value))]
+        command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "ps_shm.bridge", "--job", self.job,
+                   "--report", str(self.report), "--save", str(self.saved), *settings]
+        with open(self.errors, "a") as errors:
+            self.bridge = Program(command, stdout=errors, stderr=errors, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+
     def kill_bridge(self):
         if self.bridge is not None:
             self.bridge.kill()
@@ -175,6 +197,10 @@ class Boxes:
         """Starts the bridges. The workers begin when all boxes have the first anchor: it is box 0's, and others' work is lost."""
         for box in self:
             box.start_bridge(**settings)
+        self.begin(limit)
+
+    def begin(self, limit=None):
+        """The workers begin when all boxes have the first anchor."""
         wait_until(lambda: all(box.has_joined() for box in self), "the first group")
         for box in self:
             box.begin(limit)

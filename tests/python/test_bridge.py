@@ -29,6 +29,23 @@ def test_each_push_is_counted_once(job, tmp_path, mode):
         boxes.check(boxes.end())
 
 
+def test_eight_boxes(job, tmp_path):
+    with Boxes(job, tmp_path, count=8) as boxes:
+        boxes.start()
+        boxes.after_rounds(3)
+        boxes.check(boxes.end())
+
+
+def test_torchrun_starts_it(job, tmp_path):
+    with Boxes(job, tmp_path, count=2) as boxes:
+        port = free_port()
+        for box in boxes:
+            box.start_by_torchrun(port, tmp_path)
+        boxes.begin()
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
 @pytest.mark.parametrize("mode, number", [("async", 1), ("sync", 1), ("async", 0)])
 def test_a_bridge_may_be_killed_at_each_point_of_a_round(job, tmp_path, mode, number):
     with Boxes(job, tmp_path, mode=mode, timeout=5) as boxes:
