@@ -29,6 +29,17 @@ def test_each_push_is_counted_once(job, tmp_path, mode):
         boxes.check(boxes.end())
 
 
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_job_may_end_at_any_moment_of_a_round(job, tmp_path, mode):
+    for number in range(10):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Boxes(f"{job}-{number}", folder, count=2, mode=mode, every=1, seconds=0.05) as boxes:
+            boxes.start()
+            boxes.after_rounds(1)
+            boxes.check(boxes.end())
+
+
 def test_eight_boxes(job, tmp_path):
     with Boxes(job, tmp_path, count=8) as boxes:
         boxes.start()

@@ -15,6 +15,7 @@ from ._options import Options
 
 BLOCK: int = _core.BridgeState.BLOCK
 POLL_SECONDS = 0.02
+LEAVING_SECONDS = 5.0
 CHANGE_SECONDS = 5.0  # mode sync: how long the others' next round may wait for a step of this job
 
 
@@ -53,6 +54,7 @@ class Box:
             time.sleep(POLL_SECONDS)
         self.instance = self.view.instance
         self._job_inode = inode
+        self._has_ended = False  # as a guest was told
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
         self.parts: list[Part] = []
         self.blocks = 0
@@ -68,8 +70,8 @@ class Box:
 
     @property
     def is_over(self) -> bool:
-        """Whether the job has done its last step, or has been removed or replaced."""
-        return self.view.finished or self._inode() != self._job_inode
+        """Whether the job has done its last step, or has been ended, removed or replaced."""
+        return self._has_ended or self.view.finished or self._inode() != self._job_inode
 
     def _inode(self) -> Optional[int]:
         try:
@@ -100,7 +102,13 @@ class Box:
             return snapshot.global_step, is_finite
 
     def last_cut(self, state: _core.BridgeState, from_base: bool) -> bool:
-        """The same of a job that is over, which keeps its values, since its anchor or its base. Whether it is finite."""
+        """The same of a job that is over, since its anchor or its base. Whether it is finite.
+
+        Waits for its workers to leave, for LEAVING_SECONDS at most: until then they may finish a push.
+        """
+        end = time.monotonic() + LEAVING_SECONDS
+        while time.monotonic() < end and any(worker.state == "alive" for worker in self.view.workers()):
+            time.sleep(POLL_SECONDS)
         return all([state.last_cut(self.view.values(part.name), part.first, from_base) for part in self.parts])
 
     def found(self, state: _core.BridgeState) -> int:
@@ -143,9 +151,10 @@ class Box:
                     return None
                 return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS) or 0
         except ps_shm.JobFinished:
+            self._has_ended = True
             return None
         except ps_shm.Error as error:
-            if self.is_over or error.code == ps_shm.ErrorCode.NOT_FOUND:
+            if self.is_over:
                 return None
             if error.code == ps_shm.ErrorCode.RANK_TAKEN:  # another guest is there
                 raise ps_shm.Timeout(str(error)) from error

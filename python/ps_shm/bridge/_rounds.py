@@ -243,7 +243,12 @@ class Bridge:
             return 1.0, True
         if over:
             return self._last_cut()
-        step, is_finite = self.box.cut(self.state)
+        try:
+            step, is_finite = self.box.cut(self.state)
+        except ps_shm.Error:
+            if not self.box.is_over:
+                raise
+            return self._last_cut()  # it has ended meanwhile
         if not is_finite or step <= self.header.counted_step:
             self.state.present[:] = 0
             return 0.0, is_finite
