@@ -261,7 +261,7 @@ class ThreadGroup:
         self.shared.wait(PATIENCE)
         return said
 
-    def form(self, promised, is_new):
+    def form(self, promised, is_new, stays):
         self.number = max(self._all(promised)) + 1
         return self.number
 

@@ -17,7 +17,6 @@ POLL_SECONDS = 0.02
 GATHER_SECONDS = 2.0  # for which a new group waits for boxes that are not there yet
 CONNECT_SECONDS = 3.0  # for a store
 MAX_MESSAGE = 1 << 26  # bytes
-PATIENCE_SECONDS = 10.0  # with a store where no group comes about, if there is another
 
 
 # What torch.distributed raises where a peer or a store is gone.
@@ -25,7 +24,11 @@ FAILURES = (RuntimeError, OSError)
 
 
 class BrokenError(RuntimeError):
-    """The group is lost, or a new one is wanted. The job trains on, and the bridges that are there form another group."""
+    """The group is lost. The job trains on, and the bridges that are there form another group."""
+
+
+class WantedError(BrokenError):
+    """A box that is not in the group wants to take part: all form another group, with the same store."""
 
 
 def _put(store: dist.TCPStore, key: str, value: str) -> None:
@@ -69,9 +72,11 @@ class Group:
 
     def _open(self, place: int, is_own: bool) -> dist.TCPStore:
         host, port = self.options.meet[place]
-        return dist.TCPStore(
+        store = dist.TCPStore(
             host, port, world_size=None, is_master=is_own, timeout=self._timeout(CONNECT_SECONDS), wait_for_workers=False
         )
+        store.set_timeout(self._timeout(self.options.timeout))  # for the others, who may be slow
+        return store
 
     def close(self) -> None:
         """Leaves the group. The others notice."""
@@ -79,15 +84,17 @@ class Group:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def form(self, promised: int, is_new: bool) -> int:
+    def form(self, promised: int, is_new: bool, stays: bool) -> int:
         """Forms a group with the bridges that are there, and returns its number.
 
         A group has more than half of the boxes, without those whose state is new, or all boxes (bridge.G1). Its number
-        is greater than `promised` of each of them (bridge.G2). Raises BrokenError if none comes about in time.
+        is greater than `promised` of each of them (bridge.G2). `stays`: begins with the store of the last group, in
+        place of the first. Raises BrokenError if none comes about in time.
         """
         self.close()
         failure: Optional[Exception] = None
-        for place in range(len(self.options.meet)):
+        places = list(range(len(self.options.meet)))
+        for place in sorted(places, key=lambda place: not stays or place != self._place):
             try:
                 return self._form_at(place, promised, is_new)
             except FAILURES as error:  # with the store of one box gone, the next one's is used
@@ -110,28 +117,29 @@ class Group:
 
     def _form(self, store: dist.TCPStore, promised: int, is_new: bool) -> int:
         leads = self._place == self.options.box
-        is_last_place = self._place + 1 == len(self.options.meet)
-        deadline = time.monotonic() + (self.options.timeout if is_last_place else PATIENCE_SECONDS)
+        deadline = time.monotonic() + self.options.timeout
         if leads:
             store.set("group", f"{time.time_ns()}")
-        name, former = "", self._former
-        while not name or not _has(store, f"{name}/members"):
-            current = store.get("group").decode()  # waits until its leader has come
-            if (self._place, current) == former:  # it has failed here before its leader knew
-                _put(store, f"{current}/again", "1")
-            elif current != name:
-                name = current
+        came_to = asked = ""
+        while True:
+            name = store.get("group").decode()  # waits until its leader has come
+            has_failed = (self._place, name) == self._former
+            if name != came_to and not has_failed:
+                came_to = name
                 _put(store, f"{name}/here/{self.options.box}", json.dumps([promised, is_new, self._token]))
                 if leads:
                     self._lead(store, name, deadline)
-                continue
+            has_members = _has(store, f"{name}/members")
+            if has_members and not has_failed:
+                number, tokens = json.loads(store.get(f"{name}/members"))
+                if tokens.get(str(self.options.box)) == self._token:
+                    break
+            if name != asked and (has_members or has_failed):  # it was formed without this box, or has failed here
+                asked = name
+                _put(store, f"{name}/again", "1")
             self._pause(deadline, "too few boxes are there")
         self._former = (self._place, name)
-        number, tokens = json.loads(store.get(f"{name}/members"))
         members = [int(box) for box in tokens]  # in ascending order
-        if tokens.get(str(self.options.box)) != self._token:
-            _put(store, f"{name}/again", "1")
-            raise BrokenError("a group was formed without this box")
         if number <= promised:
             raise BrokenError("a group of an earlier time")
         dist.init_process_group(

@@ -17,7 +17,7 @@ import torch
 import ps_shm
 
 from ._box import BLOCK, POLL_SECONDS, Box
-from ._group import FAILURES, BrokenError, Group
+from ._group import FAILURES, BrokenError, Group, WantedError
 from ._options import Options
 from ._state import Counted, Ready, State, header_of
 
@@ -110,9 +110,9 @@ class Bridge:
 
     # ---- The group's part.
 
-    def join(self) -> None:
-        """Forms a group and agrees about the round. Raises BrokenError."""
-        number = self.group.form(self.header.group, not self.header.is_whole)
+    def join(self, stays: bool = False) -> None:
+        """Forms a group and agrees about the round. stays: with the store of the last one. Raises BrokenError."""
+        number = self.group.form(self.header.group, not self.header.is_whole, stays)
         self.state.set(group=number, members=tuple(self.group.members))  # bridge.G3: before anything is said
         said = self._report()
         if not any(one["is_whole"] for one in said):
@@ -299,7 +299,7 @@ class Bridge:
         over = self.box.is_over
         heads = self.group.gather([self.header.round, self.header.checksum, over, self.group.wants_another()])
         if any(head[3] for head in heads):
-            raise BrokenError("a box wants to take part")
+            raise WantedError("a box wants to take part")
         if any(head[:2] != heads[0][:2] for head in heads):
             raise BrokenError("the boxes have different anchors")
         met = time.monotonic()
@@ -349,13 +349,13 @@ class Bridge:
     def run(self) -> None:
         """Makes rounds until all jobs are over."""
         tries = 0
-        is_waiting = False
+        is_waiting = stays = False
         while True:
             try:
                 self.resolve()
                 is_waiting = False
-                self.join()
-                tries = 0
+                self.join(stays)
+                tries, stays = 0, False
                 self.resolve()
                 self.tell(f"group of {len(self.group.members)} of {self.options.boxes} boxes at round {self.header.round}",
                     members=self.group.members)  # fmt: skip
@@ -372,6 +372,7 @@ class Bridge:
                 if isinstance(error, ps_shm.Error):
                     raise
                 self.group.close()
+                stays = isinstance(error, WantedError)
                 if tries == 0:
                     self.tell(f"forms a new group while the job trains on: {str(error).splitlines()[0][:120]}")
                 tries += 1
