@@ -83,6 +83,8 @@ class Group:
         self.members = []
         if dist.is_initialized():
             dist.destroy_process_group()
+        # PyTorch numbers its groups, also those whose making has failed, and all members have to have the same number.
+        dist.distributed_c10d._group_count = 0
 
     def form(self, promised: int, is_new: bool, stays: bool) -> int:
         """Forms a group with the bridges that are there, and returns its number.

@@ -373,8 +373,11 @@ class Bridge:
                     raise
                 self.group.close()
                 stays = isinstance(error, WantedError)
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
                 if tries == 0:
-                    self.tell(f"forms a new group while the job trains on: {str(error).splitlines()[0][:120]}")
+                    self.tell(f"forms a new group while the job trains on: {reason}")
+                else:
+                    self.record(event=f"tries again: {reason}")
                 tries += 1
                 if self.box.is_over and tries > MAX_LAST_TRIES:
                     self.tell("the job is over, and the other boxes are gone")
