@@ -26,6 +26,7 @@ Publisher,           passing whole sets of tensors from one process to others, w
 FolderPublisher      the same as files, for programs that load weights from a folder
 Error                base class of Timeout, JobFinished and PublisherGone
 ps_shm.torch         the same for PyTorch models; import it separately
+ps_shm.bridge        a program that joins the jobs of several machines: python -m ps_shm.bridge --help
 
 docs/python.md in the repository describes all parts with examples.
 """

@@ -101,7 +101,7 @@ def test_another_box_takes_over_the_store_of_box_0(job, tmp_path):
 
 
 def test_a_stopped_bridge_holds_up_one_round(job, tmp_path):
-    with Boxes(job, tmp_path, timeout=2) as boxes:
+    with Boxes(job, tmp_path, timeout=4) as boxes:
         boxes.start()
         os.kill(boxes[2].bridge.pid, signal.SIGSTOP)
         boxes.after_rounds(2, boxes.all[:2])
