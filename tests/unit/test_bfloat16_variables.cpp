@@ -16,6 +16,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "support/error_text.hpp"
 #include "support/rule_reference.hpp"
 #include "support/worker_job.hpp"
 #include "update/bfloat16.hpp"
@@ -134,16 +135,6 @@ void check_all(Worker& worker, const Variable& variable, const Reference& refere
 }
 
 const auto kRules = rules_where([](const update::Traits& traits) { return traits.works_versioned; });
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

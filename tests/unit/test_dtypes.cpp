@@ -12,6 +12,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
+#include "support/error_text.hpp"
 #include "support/worker_job.hpp"
 #include "update/dtypes.hpp"
 #include "update/rules.hpp"
@@ -21,10 +22,9 @@ using namespace ps_shm::test;
 
 namespace {
 
-constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
-                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,
-                          DType::kUint16,  DType::kUint8,   DType::kBool,     DType::kFloat8E4M3,
-                          DType::kFloat8E5M2};
+constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,      DType::kFloat16,
+                          DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64,     DType::kUint32,
+                          DType::kUint16,  DType::kUint8,   DType::kBool,     DType::kFloat8E4M3, DType::kFloat8E5M2};
 
 template <class T>
 std::span<const std::byte> bytes_of(const std::vector<T>& values) {
@@ -36,16 +36,6 @@ std::vector<T> pulled(Worker& worker, const Variable& variable) {
   worker.pull(variable, std::as_writable_bytes(std::span(values)));
   return values;
 }
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "none";
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // Sums that wrap around in T, or are rounded to it.
 template <class T>
@@ -233,7 +223,7 @@ TEST_CASE("floats of 8 bits have the values of their formats") {
   const auto e5m2 = [](int bits) { return float(update::Float8E5M2{static_cast<std::uint8_t>(bits)}); };
   CHECK(e4m3(0b0'0111'000) == 1.0F);
   CHECK(e4m3(0b0'1111'110) == 448.0F);
-  CHECK(e4m3(0b0'0001'000) == 0.015625F);    // the smallest normal number, 2^-6
+  CHECK(e4m3(0b0'0001'000) == 0.015625F);     // the smallest normal number, 2^-6
   CHECK(e4m3(0b0'0000'111) == 0.013671875F);  // the largest subnormal one, 0.875 * 2^-6
   CHECK(e4m3(0b1'0000'001) == -0.001953125F);
   CHECK(std::isnan(e4m3(0b0'1111'111)));
