@@ -134,6 +134,8 @@ class RedisAccess final : public Access {
   std::vector<float> rows_;
 };
 
+constexpr std::chrono::seconds kStartTime{20};  // for the server to listen
+
 class RedisStore final : public Store {
  public:
   explicit RedisStore(const Shape& shape) : width_(shape.width) {
@@ -143,9 +145,12 @@ class RedisStore final : public Store {
     const pid_t parent = ::getpid();
     process_ = ::fork();
     if (process_ == 0) start(parent);
+    const auto give_up_at = std::chrono::steady_clock::now() + kStartTime;
     while (!Connection(socket()).is_open()) {
       int status = 0;
-      if (::waitpid(process_, &status, WNOHANG) == process_) {
+      const bool is_late = std::chrono::steady_clock::now() > give_up_at;
+      if (is_late) ::kill(process_, SIGKILL);
+      if (::waitpid(process_, &status, is_late ? 0 : WNOHANG) == process_) {
         process_ = -1;
         std::filesystem::remove_all(folder_);
         if (WIFEXITED(status) && WEXITSTATUS(status) == kAbsent) throw Absent("redis-server is not installed");
