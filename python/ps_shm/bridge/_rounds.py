@@ -8,7 +8,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Optional
 
 import numpy as np
@@ -19,7 +19,7 @@ import ps_shm
 from ._box import BLOCK, POLL_SECONDS, Box
 from ._group import FAILURES, BrokenError, Group, WantedError
 from ._options import Options
-from ._state import Counted, Ready, State, header_of
+from ._state import Counted, Ready, State
 
 MAX_LAST_TRIES = 3  # to form a group once this box's job is over
 RETRY_SECONDS = 0.2
@@ -197,7 +197,7 @@ class Bridge:
         holder = max(open_ones, key=lambda one: (one["ready"]["group"], -one["box"]))
         position = said.index(holder)
         has_it = mine is not None and (mine.round, mine.checksum) == (holder["ready"]["round"], holder["ready"]["checksum"])
-        record = self.group.gather(header_of(self.header)["ready"] if position == self.group.rank else None)[position]
+        record = self.group.gather(asdict(self.header.ready) if position == self.group.rank else None)[position]
         if not all(self.group.gather(has_it)):
             if not has_it:
                 self.state.set(ready=None)  # bridge.S2

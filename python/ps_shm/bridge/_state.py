@@ -22,10 +22,6 @@ class Ready:
     rate: float
     momentum: float
 
-    def is_same(self, other: "Optional[Ready]") -> bool:
-        """Whether the other one is the result of the same round with the same sum."""
-        return other is not None and (self.round, self.checksum) == (other.round, other.checksum)
-
 
 @dataclass(frozen=True)
 class Header:
@@ -94,8 +90,3 @@ class State(_core.BridgeState):
         """Replaces fields of the header, all at once."""
         self.header = replace(self.header, **changes)
         self.write(json.dumps(asdict(self.header), separators=(",", ":")))
-
-
-def header_of(header: Header) -> dict[str, Any]:
-    """The header as JSON has it."""
-    return asdict(header)
