@@ -87,7 +87,7 @@ def test_a_rank_among_all_machines_is_not_one_of_this_machine(job, monkeypatch):
             with ps_shm.Worker() as worker:
                 return worker.rank
 
-    with ps_shm.Server(job, workers=4):
+    with ps_shm.Server(job, workers=4), ps_shm.Worker(rank=0):  # the job lasts as long as this worker
         third_machine = {"RANK": "9", "WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4"}
         assert rank_with(**third_machine, LOCAL_RANK="1") == 1
         assert rank_with(**third_machine) != 9
