@@ -35,8 +35,9 @@ struct TableSpec {
   EvictBy evict_by = EvictBy::kLeastRecentlyUsed;  // which rows go first
   double ttl_seconds = 0;  // rows that were not used for so long are evicted (by kAge: that are older); 0: none; at
                            // most 30 days
-  std::uint32_t admit_after =
-      1;                       // a key gets a row with its push of that number, at most 255; pushes before are dropped
+  // A key gets a row with its push of that number, at most 255; pushes before are dropped. The counts are approximate:
+  // two keys may share one, and each is halved about once while max_rows rows are made.
+  std::uint32_t admit_after = 1;
   bool touch_on_pull = false;  // whether a pull counts as a use
   // A key without a row has these values: uniform in [-initial_range, initial_range), a function of (seed, key, element)
   // alone.
