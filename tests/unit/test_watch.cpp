@@ -48,6 +48,17 @@ Model made_up() {
                    .evicted_per_second = 3,
                    .hit_rate = 0.25},
                   {.name = "users", .hit_rate = {}}};
+  model.bridge = BridgeFacts{.is_alive = true,
+                             .box = 1,
+                             .boxes = 3,
+                             .round = 12,
+                             .members = 2,
+                             .dropped = 0,
+                             .dropped_steps = 4,
+                             .bytes = 1 << 20,
+                             .seconds = 0.5,
+                             .norm = 2.5,
+                             .age_seconds = 3};
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     WorkerRow& worker = model.workers.emplace_back();
     worker.rank = rank, worker.pid = 100 + rank, worker.device = "cpu", worker.steps = 400 + rank;
@@ -109,6 +120,7 @@ TEST_CASE("watch: the overview reports what is wrong, the job's progress, and wh
        {"! worker 2 (process 102) has been stopped", "step 1234 of 5000", "100 steps/s", "37.7 s left", "lr 0.05",
         "3 alive of 3", "stopped: rank 2", "waiting: rank 1", "60.0 %", "30.0 %", "p99 2", "values 1 MiB",
         "tables 3 MiB", "items: 500 of 1000 rows   12 made/s   3 evicted/s   hits 25 %   2 MiB",
+        "box 1 of 3   round 12 with 2, 3.0 s ago   0.5 s and 1 MiB a round   difference 2.5   dropped: 0 elements, 4",
         "users: 0 of 0 rows   0 made/s   0 evicted/s   hits -", "worker 1 (process 101) joined"})
     CHECK_MESSAGE(contains(text, part), part);
   CHECK(contains(text, "█"));
@@ -210,8 +222,9 @@ TEST_CASE("watch: a chunk's mark is as high as its updates, and coloured by its 
 
 TEST_CASE("watch: a plain line has the step, the workers and what is wrong") {
   const std::string line = plain_line(made_up());
-  for (const char* part : {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25",
-                           "! worker 2 (process 102) has been stopped", "\n  table items: 500 of 1000 rows"})
+  for (const char* part :
+       {"live", "step 1234 of 5000", "3 of 3 workers", "loss 0.25", "! worker 2 (process 102) has been stopped",
+        "\n  table items: 500 of 1000 rows", "\n  bridge of box 1 of 3   round 12"})
     CHECK_MESSAGE(contains(line, part), part);
   CHECK(line.back() == '\n');
 }

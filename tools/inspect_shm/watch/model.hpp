@@ -72,6 +72,15 @@ struct TableFacts {  // of a table by key
   std::optional<double> hit_rate;  // of the pulls in the last seconds
 };
 
+struct BridgeFacts {  // of the bridge to other boxes
+  bool is_alive = false;
+  std::uint64_t box = 0, boxes = 0, round = 0, members = 0;  // members: boxes in the last round
+  std::uint64_t dropped = 0, dropped_steps = 0;
+  std::uint64_t bytes = 0;            // that this box sent in the last round
+  double seconds = 0, norm = 0;       // of the last round, and of the difference that it added up
+  std::optional<double> age_seconds;  // of the last round
+};
+
 struct Model {
   std::string job, state;  // "live", "orphaned", "dead", "removed"
   bool is_finished = false;
@@ -94,6 +103,7 @@ struct Model {
   std::vector<WorkerRow> workers;
   std::vector<std::string> alerts;  // conditions that need attention, in sentences
   std::vector<TableFacts> tables;
+  std::optional<BridgeFacts> bridge;
   std::vector<VariableRow> variables;
   std::size_t chosen = 0;            // index into `variables`, for the next two
   std::vector<PieceRow> pieces;      // those that were read, in order

@@ -42,6 +42,17 @@ std::string table_text(const TableFacts& table) {
                      table.hit_rate ? fmt::format("{:.0f} %", 100 * *table.hit_rate) : "-", short_bytes(table.bytes));
 }
 
+std::string bridge_text(const BridgeFacts& bridge) {
+  std::string text = fmt::format("box {} of {}   round {}", bridge.box, bridge.boxes, bridge.round);
+  if (bridge.age_seconds)
+    text += fmt::format(" with {}, {} ago   {} and {} a round   difference {}", bridge.members,
+                        short_seconds(*bridge.age_seconds), short_seconds(bridge.seconds), short_bytes(bridge.bytes),
+                        short_number(bridge.norm));
+  if (bridge.dropped != 0 || bridge.dropped_steps != 0)
+    text += fmt::format("   dropped: {} elements, {} steps", bridge.dropped, bridge.dropped_steps);
+  return text;
+}
+
 std::size_t living(const Model& model) {
   return static_cast<std::size_t>(std::count_if(
       model.workers.begin(), model.workers.end(),
@@ -140,6 +151,8 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
 
   for (const TableFacts& table : model.tables)
     lines.push_back(labelled(&table == &model.tables.front() ? "tables" : "", table_text(table)));
+
+  if (model.bridge) lines.push_back(labelled("bridge", bridge_text(*model.bridge)));
 
   const StalenessSummary& staleness = model.staleness_summary;
   lines.push_back(labelled("staleness", fmt::format("mean {:.3g}   p50 {}   p99 {}   max {}", staleness.mean,
@@ -290,6 +303,7 @@ std::string plain_line(const Model& model) {
   for (const std::string& alert : model.alerts) line += fmt::format("   ! {}", alert);
   line += "\n";
   for (const TableFacts& table : model.tables) line += fmt::format("  table {}\n", table_text(table));
+  if (model.bridge) line += fmt::format("  bridge of {}\n", bridge_text(*model.bridge));
   return line;
 }
 
