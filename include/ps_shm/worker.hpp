@@ -437,6 +437,13 @@ class Worker {
   // Progress: async: wait-free. ssp and sync: blocks on other workers.
   std::uint64_t step();
 
+  // How many steps of this rank have been dropped: their gradient came too late for a sync step, or was too old
+  // (stale_limit). A step() was dropped if it makes this grow.
+  //
+  // Throws: Error with kInvalidState in a forked child.
+  // Progress: wait-free.
+  std::uint64_t dropped_steps() const;
+
   // Returns a block of bytes that all workers of the job read and nobody changes, such as the data they train on. The
   // first worker to come loads it into shared memory. The others wait for that, report it to the log callback, and take
   // over if the loader dies. A job has one such block, which is removed with it. `key` says what it is.

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
+#include <variant>
 
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
@@ -85,17 +87,20 @@ VariableSpec specify(const std::string& name, const Initial& init, const std::op
   return spec;
 }
 
+// A variable that another worker declares.
+NamedVariable existing_variable(const WorkerHandle& self, const std::string& name, double wait) {
+  std::optional<Variable> found;
+  {
+    const Turn turn(*self.rank);
+    found = self.use().variable(name, wait);
+  }
+  return {self.rank, *found, shape_in_job(self.use().config().job, name)};
+}
+
 nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, std::optional<Shape> shape,
                     std::optional<std::string> dtype, std::optional<std::string> rule,
                     std::optional<std::string> layout, float regularize, float lr_scale, double wait) {
-  if (init.is_none() && !shape) {
-    std::optional<Variable> found;
-    {
-      const Turn turn(*self.rank);
-      found = self.use().variable(name, wait);
-    }
-    return nb::cast(NamedVariable{self.rank, *found, shape_in_job(self.use().config().job, name)});
-  }
+  if (init.is_none() && !shape) return nb::cast(existing_variable(self, name, wait));
   const Initial initial(init, name);
   const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize, lr_scale);
   std::optional<Variable> made;
@@ -106,8 +111,15 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
   return nb::cast(NamedVariable{self.rank, *made, spec.shape});
 }
 
-nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<std::string> rule,
-                     std::optional<std::string> layout, nb::object regularize, std::optional<nb::dict> lr_scale) {
+nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vector<std::string>> given,
+                     std::optional<std::string> rule, std::optional<std::string> layout, nb::object regularize,
+                     std::optional<nb::dict> lr_scale, double wait) {
+  std::vector<NamedVariable> named;
+  if (const auto* names = std::get_if<std::vector<std::string>>(&given)) {
+    for (const std::string& name : *names) named.push_back(existing_variable(self, name, wait));
+    return make_bundle(std::move(named));
+  }
+  const auto& arrays = std::get<nb::dict>(given);
   const auto regularized = [&](nb::handle name) {
     if (PyBool_Check(regularize.ptr())) return nb::cast<bool>(regularize) ? 1.0F : 0.0F;
     if (!nb::cast<bool>(regularize.attr("__contains__")(name))) return 0.0F;
@@ -131,7 +143,6 @@ nb::object variables(const WorkerHandle& self, nb::dict arrays, std::optional<st
     const Turn turn(*self.rank);
     made = self.use().variables(specs, [&](std::size_t i, std::span<float> out) { initials[i].fill(specs[i], out); });
   }
-  std::vector<NamedVariable> named;
   for (std::size_t i = 0; i < made.size(); ++i) named.push_back({self.rank, made[i], specs[i].shape});
   return make_bundle(std::move(named));
 }
@@ -307,18 +318,21 @@ Raises:
 
 Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
       .def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
-           "regularize"_a = false, "lr_scale"_a = nb::none(),
-           nb::sig("def variables(self, arrays: dict[str, A], *, rule: str | None = None, layout: str | None = "
+           "regularize"_a = false, "lr_scale"_a = nb::none(), "wait"_a = 10.0,
+           nb::sig("def variables(self, arrays: dict[str, A] | collections.abc.Sequence[str], *, rule: str | None = "
+                   "None, layout: str | None = "
                    "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
-                   "dict[str, float] | None = None) -> Bundle"),
+                   "dict[str, float] | None = None, wait: float = 10.0) -> Bundle"),
            R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
 
 Args:
-    arrays: for each variable's name, an array with its initial values, which gives shape and dtype.
+    arrays: for each variable's name, an array with its initial values, which gives shape and dtype. Or only names, of
+        variables that other workers declare: then the rest but `wait` is of no meaning.
     rule, layout, regularize: as for variable(). They apply to the float32 variables, and all but `layout` to those of
         bfloat16. `regularize` may also be the
         names of those to which l2, l1 and weight_decay apply, or a dict of factors by name.
     lr_scale: factors of the learning rate by name; 1 for the others.
+    wait: with names, as for variable(), for each of them.
 
 Raises:
     TypeError: initial values are not given as an array.
@@ -358,7 +372,11 @@ Raises:
 Progress: async: wait-free. ssp and sync: blocks on other workers.)")
       .def_prop_ro(
           "steps", [](const WorkerHandle& self) { return self.rank->steps.load(); },
-          "The number of steps that this object has ended, that is, of step() calls that returned.");
+          "The number of steps that this object has ended, that is, of step() calls that returned.")
+      .def_prop_ro(
+          "dropped_steps", [](const WorkerHandle& self) { return self.rank->check(), self.use().dropped_steps(); },
+          "How many steps of this rank have been dropped, as their gradient came too late for a sync step or was too "
+          "old (the job's setting `stale`). A step() was dropped if it makes this grow. Wait-free.");
 }
 
 void add_waits_and_reports(nb::class_<WorkerHandle>& type) {

@@ -179,6 +179,9 @@ void Worker::barrier() {
 }
 
 std::uint64_t Worker::global_step() const { return owned().job.steps_done(); }
+std::uint64_t Worker::dropped_steps() const {
+  return owned().count(Counter::kDropped).load_relaxed();  // relaxed: this rank's own
+}
 bool Worker::finished() const {
   const Impl& impl = owned();
   return impl.recording ? impl.recording->is_finished(impl.job.is_over()) : impl.job.is_over();

@@ -289,6 +289,20 @@ def test_a_bundle_leaves_variables_without_an_array_alone(worker):
             call([None, np.zeros(3, np.float32)])
 
 
+def test_a_bundle_may_be_of_variables_that_others_have_declared(worker):
+    worker.variables({"a": np.ones(2, np.float32), "b": np.ones((3, 1), np.float32), "n": np.arange(2)})
+    bundle = worker.variables(["n", "b"])
+    assert bundle.names == ["n", "b"] and bundle.pull()["b"].shape == (3, 1)
+    bundle.add([np.ones(2, np.int64), np.ones((3, 1), np.float32)])
+    assert [values.tolist() for values in bundle.pull().values()] == [[1, 2], [[2], [2], [2]]]
+    with pytest.raises(ValueError, match="a variable at least"):
+        worker.variables(())
+    with pytest.raises(ps_shm.Error, match="'c'"):
+        worker.variables(["a", "c"], wait=0.01)
+    with pytest.raises(TypeError):
+        worker.variables("ab")
+
+
 def test_a_push_may_begin_a_pull(worker):
     values = {"a": np.zeros(2, np.float32), "b": np.zeros(3, np.float32)}
     bundle = worker.variables(values)

@@ -177,6 +177,7 @@ def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
 
         assert late_step() == 2 and w.pull().tolist() == [2, 2]
         assert [worker.dropped for worker in ps_shm.View(job).workers()] == [1, 0]
+        assert (slow.dropped_steps, quick.dropped_steps) == (1, 0)
         server.set(stale="none")
         assert late_step() == 4  # a change takes effect with the next step
         assert late_step() == 7 and slow.live["stale"] == "none"
