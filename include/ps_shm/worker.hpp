@@ -312,7 +312,8 @@ class Worker {
   // Progress: as above.
   void add(const Variable& variable, std::span<const std::byte> delta);
 
-  // For a guest: adds deltas[i] to variables[i], bypassing the optimizer, exactly once for each ticket. If an earlier
+  // For a guest: adds deltas[i], given as the bytes of its elements, to variables[i], bypassing the optimizer, exactly
+  // once for each ticket. If an earlier
   // guest of the job was killed in a call with the same ticket and the same arguments, this call adds what that one has
   // not; after a call that returned, it adds nothing. Tickets are greater than 0 and only grow.
   //
@@ -328,18 +329,18 @@ class Worker {
   // Returns the number of elements in doubt: 0, except for that block.
   //
   // Throws: Error with kInvalidState if this is no guest, kInvalidArgument if the ticket is smaller than an earlier one,
-  // and as add() of float32; JobFinished if the job ends before a step takes the deltas; Interrupted. After one of
+  // and as add() of bytes; JobFinished if the job ends before a step takes the deltas; Interrupted. After one of
   // these a call with the same ticket finds out what has been added.
   // Progress: lock-free; mode sync: blocks until the workers end a step.
   std::uint64_t add_once(std::uint64_t ticket, std::span<const Variable> variables,
-                         std::span<const std::span<const float>> deltas);
+                         std::span<const std::span<const std::byte>> deltas);
 
   // For a guest: assigns values[i] to variables[i], as assign() with Slots::kKeep, once for each ticket, as add_once()
   // adds. Nothing is in doubt: a block in which a guest was killed is assigned again.
   //
   // Throws and Progress: as add_once().
   void assign_once(std::uint64_t ticket, std::span<const Variable> variables,
-                   std::span<const std::span<const float>> values);
+                   std::span<const std::span<const std::byte>> values);
 
   // Sets the variable's values to `values` (a variable of one element: to `value`), bypassing the optimizer; `slots`
   // says what happens to the optimizer's state. It is meant for restores, target networks, and tables.

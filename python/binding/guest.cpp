@@ -49,14 +49,14 @@ struct Given {
     const Turn turn(*self.rank);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       variables.push_back(self.rank->worker.variable(names[i], kWaitSeconds));
-      arrays[i].require_type(DType::kFloat32, fmt::format("{} of variable '{}': the array", verb, names[i]));
-      spans.push_back(arrays[i].as<const float>());
+      arrays[i].require_type(variables[i].dtype(), fmt::format("{} of variable '{}': the array", verb, names[i]));
+      spans.push_back(arrays[i].bytes());
     }
   }
 
   std::vector<Array> arrays;
   std::vector<Variable> variables;
-  std::vector<std::span<const float>> spans;
+  std::vector<std::span<const std::byte>> spans;
 };
 
 template <class Change>
@@ -119,7 +119,7 @@ Progress: blocks on the job's ps.)")
           },
           "ticket"_a, "deltas"_a, nb::kw_only(), "wait"_a = 0.0,
           nb::sig("def add_once(self, ticket: int, deltas: dict[str, Array], *, wait: float = 0.0) -> int"),
-          R"(Adds to variables of float32, bypassing the optimizer, exactly once for each ticket.
+          R"(Adds to variables, bypassing the optimizer, exactly once for each ticket.
 
 If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
 call that returned, it adds nothing. Mode sync: all deltas are in one step of the workers, or in none. Other modes:
@@ -128,7 +128,7 @@ block in which a guest was killed is not touched again. Returns the number of it
 
 Args:
     ticket: a number greater than 0, and greater than that of every earlier change.
-    deltas: an array for each variable, by its name.
+    deltas: an array for each variable, by its name, of the variable's type: float32, float64 or integers.
     wait: mode sync: how long to wait for a step, in seconds. 0: no limit. Afterwards a call with the same ticket finds
         out what has been added.
 
@@ -146,11 +146,11 @@ Progress: lock-free; mode sync: blocks until the workers end a step.)")
           },
           "ticket"_a, "values"_a, nb::kw_only(), "wait"_a = 0.0,
           nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, wait: float = 0.0) -> None"),
-          R"(Sets variables of float32, once for each ticket, as add_once() adds. Nothing is in doubt.
+          R"(Sets variables, once for each ticket, as add_once() adds. Nothing is in doubt.
 
 Args:
     ticket, wait: as for add_once().
-    values: an array for each variable, by its name.
+    values: an array for each variable, by its name, of the variable's type.
 
 Raises:
     As add_once().

@@ -24,14 +24,25 @@ void fill_bytes(std::span<std::byte> out, Fill&& fill) {
   std::memcpy(out.data(), room.data(), out.size());
 }
 
-// Calls take(floats) with the bytes as floats.
-template <class Take>
-void take_bytes(std::span<const std::byte> in, Take&& take) {
-  if (are_floats(in))
-    return take(std::span<const float>(reinterpret_cast<const float*>(in.data()), floats_for(in.size())));
-  std::vector<float> room(floats_for(in.size()));
-  std::memcpy(room.data(), in.data(), in.size());
-  take(std::span<const float>(room));
-}
+// Bytes as floats: themselves, or a copy where they do not lie as floats do.
+class TakenBytes {
+ public:
+  explicit TakenBytes(std::span<const std::byte> bytes) {
+    if (are_floats(bytes)) {
+      floats_ = {reinterpret_cast<const float*>(bytes.data()), floats_for(bytes.size())};
+      return;
+    }
+    room_.resize(floats_for(bytes.size()));
+    std::memcpy(room_.data(), bytes.data(), bytes.size());
+    floats_ = room_;
+  }
+  TakenBytes(TakenBytes&&) noexcept = default;
+
+  std::span<const float> floats() const noexcept { return floats_; }
+
+ private:
+  std::vector<float> room_;
+  std::span<const float> floats_;
+};
 
 }  // namespace ps_shm::update

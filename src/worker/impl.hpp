@@ -86,7 +86,7 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
 
   void change(VariableState& state, update::Change how, std::span<const float> values, Versions& versions);
   std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
-                            std::span<const std::span<const float>> values);
+                            std::span<const std::span<const std::byte>> values);
 
   // rows.cpp
   template <class Id>

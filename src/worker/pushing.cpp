@@ -147,7 +147,7 @@ void Worker::Impl::change(VariableState& state, update::Change how, std::span<co
 }
 
 std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
-                                        std::span<const std::span<const float>> values) {
+                                        std::span<const std::span<const std::byte>> values) {
   if (!options.guest)
     throw Error(fmt::format("add_once() and assign_once() are for guests of job '{}'; a worker adds, assigns and steps",
                             job.job()),
@@ -155,22 +155,30 @@ std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Va
   if (handles.size() != values.size())
     throw Error(
         fmt::format("a change of {} variables with {} arrays: give one for each", handles.size(), values.size()));
-  const char* const verb = how == update::Change::kAdd ? "add" : "assign";
-  for (std::size_t i = 0; i < handles.size(); ++i) handles[i].state_->require_size(values[i].size(), verb);
+  std::vector<update::TakenBytes> taken;
+  std::vector<std::span<const float>> floats;
+  for (std::size_t i = 0; i < handles.size(); ++i) {
+    const VariableState& state = *handles[i].state_;
+    if (how == update::Change::kAdd)
+      state.require_delta(values[i].size());
+    else
+      state.require_bytes(values[i].size(), "assign");
+    floats.push_back(taken.emplace_back(values[i]).floats());
+  }
   const std::uint64_t before = shm::begin_once(entry, ticket);
   if (ticket == 0 || ticket < before)
     throw Error(fmt::format("ticket {} of a guest of job '{}': the last one was {}, and tickets only grow", ticket,
                             job.job(), before));
-  return mode->change_once(ticket, handles, how, values);
+  return mode->change_once(ticket, handles, how, floats);
 }
 
 std::uint64_t Worker::add_once(std::uint64_t ticket, std::span<const Variable> variables,
-                               std::span<const std::span<const float>> deltas) {
+                               std::span<const std::span<const std::byte>> deltas) {
   return owned().change_once(ticket, variables, update::Change::kAdd, deltas);
 }
 
 void Worker::assign_once(std::uint64_t ticket, std::span<const Variable> variables,
-                         std::span<const std::span<const float>> values) {
+                         std::span<const std::span<const std::byte>> values) {
   static_cast<void>(owned().change_once(ticket, variables, update::Change::kAssign, values));
 }
 
@@ -183,12 +191,9 @@ void Worker::add(const Variable& variable, float delta) { add(variable, {&delta,
 
 void Worker::add(const Variable& variable, std::span<const std::byte> delta) {
   VariableState& state = *variable.state_;
-  state.require_bytes(delta.size(), "add");
-  if (!update::has_sum(state.dtype))
-    throw Error(fmt::format("add to variable '{}': {} has no sum; assign it", state.name, to_string(state.dtype)));
+  state.require_delta(delta.size());
   Versions versions;
-  update::take_bytes(
-      delta, [&](std::span<const float> floats) { owned().change(state, update::Change::kAdd, floats, versions); });
+  owned().change(state, update::Change::kAdd, update::TakenBytes(delta).floats(), versions);
 }
 
 Versions Worker::assign(const Variable& variable, std::span<const float> values, Slots slots) {
@@ -204,9 +209,7 @@ Versions Worker::assign(const Variable& variable, float value, Slots slots) {
 Versions Worker::assign(const Variable& variable, std::span<const std::byte> values, Slots slots) {
   Versions versions;
   variable.state_->require_bytes(values.size(), "assign");
-  update::take_bytes(values, [&](std::span<const float> floats) {
-    owned().change(*variable.state_, how_to_assign(slots), floats, versions);
-  });
+  owned().change(*variable.state_, how_to_assign(slots), update::TakenBytes(values).floats(), versions);
   return versions;
 }
 

@@ -14,7 +14,8 @@ class OfGuest final : public Mode {
  public:
   using Mode::Mode;
   std::uint64_t step() override {
-    const WorkerCore& core = this->core_;  // not of a dependent type, so that the compiler knows that it does not return
+    const WorkerCore& core =
+        this->core_;  // not of a dependent type, so that the compiler knows that it does not return
     core.refuse_guest("step()");
   }
 };

@@ -86,6 +86,12 @@ void VariableState::require_bytes(std::size_t bytes, const char* verb) const {
                             element_count, to_string(dtype), element_count * bytes_of(dtype), bytes));
 }
 
+void VariableState::require_delta(std::size_t bytes) const {
+  require_bytes(bytes, "add");
+  if (!update::has_sum(dtype))
+    throw Error(fmt::format("add to variable '{}': {} has no sum; assign it", name, to_string(dtype)));
+}
+
 void VariableState::require_versions(const char* verb) const {
   if (!has_versions())
     throw Error(fmt::format(

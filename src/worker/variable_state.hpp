@@ -129,6 +129,7 @@ struct PS_SHM_HIDDEN VariableState {
     if (gradient_elements_ == kNoFloats) refuse_size(0, verb);
   }
   void require_bytes(std::size_t bytes, const char* verb) const;
+  void require_delta(std::size_t bytes) const;    // of a dtype that has a sum
   void require_versions(const char* verb) const;  // has_versions()
 
   // State that is kept beside the values: one float for each element, or for each row.
@@ -230,9 +231,9 @@ struct PS_SHM_HIDDEN VariableState {
   static constexpr std::uint64_t kNoFloats = ~std::uint64_t{0};
   std::uint64_t span_elements_ = kNoFloats;      // required size of a span of floats; with another dtype no size fits
   std::uint64_t gradient_elements_ = kNoFloats;  // the same for a gradient, of a dtype that takes gradients
-  std::vector<std::uint64_t> retries_;       // of the call in progress, per thread
-  std::vector<std::uint64_t> copied_;        // pieces copied, likewise
-  std::uint64_t grain_ = 1;                  // number of pieces that justify a thread
+  std::vector<std::uint64_t> retries_;           // of the call in progress, per thread
+  std::vector<std::uint64_t> copied_;            // pieces copied, likewise
+  std::uint64_t grain_ = 1;                      // number of pieces that justify a thread
 };
 
 inline update::Change how_to_assign(Slots slots) noexcept {

@@ -54,10 +54,10 @@ std::vector<Variable> declare(Worker& worker, Mode mode) {
 std::uint64_t add_once(Worker& guest, Mode mode, std::uint64_t ticket, float delta = 1.0F) {
   const std::vector<float> values(kElements, delta);
   std::vector<Variable> variables;
-  std::vector<std::span<const float>> deltas;
+  std::vector<std::span<const std::byte>> deltas;
   for (const VariableSpec& spec : specs_of(mode)) {
     variables.push_back(guest.variable(spec.name));
-    deltas.push_back(std::span(values).first(spec.element_count()));
+    deltas.push_back(std::as_bytes(std::span(values).first(spec.element_count())));
   }
   return guest.add_once(ticket, variables, deltas);
 }
@@ -150,7 +150,7 @@ TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
     add_once(guest, mode, 5, 2.0F);
     const std::vector<float> sevens(kElements, 7.0F);
     const std::vector<Variable> one = {guest.variable("v")};
-    const std::vector<std::span<const float>> values = {sevens};
+    const std::vector<std::span<const std::byte>> values = {std::as_bytes(std::span(sevens))};
     guest.assign_once(6, one, values);
     CHECK(worker.pull(variables[1]) == 2);
     std::vector<float> out(kElements);

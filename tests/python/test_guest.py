@@ -11,6 +11,8 @@ def test_a_guest_adds_and_assigns_once(job):
     with ps_shm.Server(job, optimizer="add"), ps_shm.Worker(job) as worker:
         w = worker.variable("w", numpy.zeros((2, 3), "float32"))
         rows = worker.variable("rows", numpy.zeros((4, 2), "float32"), layout="inplace")
+        others = worker.variables({"count": numpy.array([7, 8]), "bytes": numpy.array([1, 2, 3], "uint8"),
+                                   "flags": numpy.zeros(3, "bool")})
         ones = {"w": numpy.ones((2, 3), "float32"), "rows": numpy.ones((4, 2), "float32")}
         with ps_shm.Guest(job) as guest:
             assert guest.add_once(1, ones) == 0
@@ -28,6 +30,14 @@ def test_a_guest_adds_and_assigns_once(job):
                 guest.add_once(3, {"w": numpy.ones((2, 3), "int64")})
             with pytest.raises(ps_shm.Error, match="none"):
                 guest.add_once(3, {"none": ones["w"]})
+            changes = {"count": numpy.array([1, 2]), "bytes": numpy.array([250, 2, 3], "uint8")}
+            for _ in range(2):
+                guest.add_once(3, changes)
+            assert others["count"].pull().tolist() == [8, 10] and others["bytes"].pull().tolist() == [251, 4, 6]
+            guest.assign_once(4, {"flags": numpy.array([True, False, True])})
+            assert others["flags"].pull().tolist() == [True, False, True]
+            with pytest.raises(ps_shm.Error, match="bool has no sum"):
+                guest.add_once(5, {"flags": numpy.array([True, False, True])})
         assert [one.rank for one in ps_shm.View(job).workers()] == [0]
         with pytest.raises(ps_shm.Error):
             guest.add_once(4, ones)  # it has left
