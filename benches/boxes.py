@@ -162,7 +162,7 @@ def passes(options):
             summed = timed(lambda: state.add_up(parts, weights, True, dense[:shared_blocks], residual, out))
             state.rewind()
             rounds.append((
-                cut, summed, timed(lambda: state.step(0.7, 0.9, dense)), timed(lambda: state.subtract(0, delta)),
+                cut, summed, timed(lambda: state.step(0.7, 0.9, dense, 0, dense.size)), timed(lambda: state.subtract(0, delta)),
                 timed(lambda: (state.checksum(state.sum.size), state.anchor_checksum)),
             ))  # fmt: skip
         medians = [statistics.median(column) for column in zip(*rounds)]

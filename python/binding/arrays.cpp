@@ -44,13 +44,11 @@ struct DLPackKind {
   NumberKind kind;
   nb::dlpack::dtype_code code;
 };
-constexpr DLPackKind kDLPackKinds[] = {{NumberKind::kFloat, nb::dlpack::dtype_code::Float},
-                                       {NumberKind::kBFloat, nb::dlpack::dtype_code::Bfloat},
-                                       {NumberKind::kFloat8E4M3, nb::dlpack::dtype_code(10)},  // of DLPack 1.1
-                                       {NumberKind::kFloat8E5M2, nb::dlpack::dtype_code(12)},
-                                       {NumberKind::kSigned, nb::dlpack::dtype_code::Int},
-                                       {NumberKind::kUnsigned, nb::dlpack::dtype_code::UInt},
-                                       {NumberKind::kBool, nb::dlpack::dtype_code::Bool}};
+constexpr DLPackKind kDLPackKinds[] = {
+    {NumberKind::kFloat, nb::dlpack::dtype_code::Float},   {NumberKind::kBFloat, nb::dlpack::dtype_code::Bfloat},
+    {NumberKind::kFloat8E4M3, nb::dlpack::dtype_code(10)},  // of DLPack 1.1
+    {NumberKind::kFloat8E5M2, nb::dlpack::dtype_code(12)}, {NumberKind::kSigned, nb::dlpack::dtype_code::Int},
+    {NumberKind::kUnsigned, nb::dlpack::dtype_code::UInt}, {NumberKind::kBool, nb::dlpack::dtype_code::Bool}};
 
 bool read_dlpack_type(const nb::dlpack::dtype& type, DType& out) {
   if (type.lanes != 1 || type.bits % 8 != 0) return false;

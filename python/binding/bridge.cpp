@@ -106,9 +106,9 @@ bool sum(const Bridge& self, const nb::list& parts, const std::vector<float>& we
   return bridge::sum(self.wire, all, is_mean, kinds.as<const std::uint8_t>(), lost.as<float>(), to.bytes());
 }
 
-// The outer step from the sum, whose blocks are those that are present, one after the other. Returns the sum of the
-// mean's squares.
-double step(Bridge& self, float rate, float momentum, nb::handle sparse) {
+// The outer step from the sum, whose blocks are those that are present, one after the other. Those and the blocks from
+// `begin` to `end` take it. Returns the sum of the mean's squares.
+double step(Bridge& self, float rate, float momentum, nb::handle sparse, std::uint64_t begin, std::uint64_t end) {
   const Array kinds(sparse, Use::kRead, "step: the kinds of blocks");
   require_size(kinds.bytes().size(), self.state.present().size(), "step: the kinds of blocks");
   const Released release;
@@ -122,6 +122,7 @@ double step(Bridge& self, float rate, float momentum, nb::handle sparse) {
     std::array<float, kBridgeBlock> mean;
     for (std::size_t k = 0; k < anchor.size() / kBridgeBlock; ++k) {
       const std::uint64_t block = first + k;
+      if (present[block] == 0 && (block < begin || block >= end)) continue;
       if (present[block] != 0)
         bridge::decode(self.wire, self.state.sum().subspan(place[block] * bytes, bytes), mean);
       else
@@ -209,9 +210,11 @@ void add_bridge(nb::module_& module) {
               "Array, "
               "out: Array) -> bool"),
           "Sums encoded blocks of all boxes. False: it is not finite.")
-      .def("step", &step, "rate"_a, "momentum"_a, "sparse"_a,
-           nb::sig("def step(self, rate: float, momentum: float, sparse: Array) -> float"),
-           "Makes the outer step, or the rest of it, and returns the sum of the mean's squares.")
+      .def(
+          "step", &step, "rate"_a, "momentum"_a, "sparse"_a, "begin"_a, "end"_a,
+          nb::sig("def step(self, rate: float, momentum: float, sparse: Array, begin: int, end: int) -> float"),
+          "Makes the outer step, or the rest of it, of the blocks that are present and of those from `begin` to `end`. "
+          "Returns the sum of the mean's squares.")
       .def("subtract", &subtract, "first"_a, "out"_a, nb::sig("def subtract(self, first: int, out: Array) -> bool"),
            "out = anchor - base of a variable, from block `first` on. False: all of it is 0.")
       .def_prop_ro_static(

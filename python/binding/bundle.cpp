@@ -32,7 +32,7 @@ struct Pinned {
   std::vector<Versions> since;  // what the arrays hold, for pull_changed()
   bool is_writable = true;
   bool may_convert = false;  // some variables are of bfloat16, whose arrays may be of float32
-  nb::object given;  // the bundle and the arrays, which it keeps alive
+  nb::object given;          // the bundle and the arrays, which it keeps alive
 };
 
 // Whether the array is handed over as floats; others are handed over as bytes.

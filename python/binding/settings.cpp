@@ -69,7 +69,8 @@ UpdateRule rule_of(const std::string& name) {
   std::vector<std::string> names;
   for (const update::Traits& rule : rules) names.emplace_back(rule.name);
   const std::string& chosen = config::choose("rule", name, names);
-  return std::find_if(rules.begin(), rules.end(), [&](const update::Traits& rule) { return chosen == rule.name; })->rule;
+  return std::find_if(rules.begin(), rules.end(), [&](const update::Traits& rule) { return chosen == rule.name; })
+      ->rule;
 }
 
 Layout layout_of(const std::string& name) {

@@ -168,7 +168,8 @@ class Boxes:
     """Several boxes. At the end of a `with` statement all processes have ended and no file is left."""
 
     def __init__(self, name, folder, count=3, mode="async", workers=1, variables=None, stores=1, gradient=ones,
-                 optimizer="add", **settings):
+                 optimizer="add", restarts=False, **settings):
+        self.restarts = restarts  # bridges that PyTorch has ended, as launch_shm does
         self.name, self.folder, self.count, self.mode, self.workers = name, folder, count, mode, workers
         self.variables = variables or {"c": (3, "versioned"), "d": (5000, "versioned")}
         self.gradient, self.optimizer = gradient, optimizer
@@ -212,6 +213,8 @@ class Boxes:
 
         def are_there():
             for box in boxes:
+                if self.restarts and box.bridge.exitcode == -signal.SIGABRT:
+                    box.start_bridge()
                 assert box.bridge.exitcode in (None, -signal.SIGKILL), box.text()
             return all(box.last_round() >= least for box in boxes)
 
@@ -229,11 +232,15 @@ class Boxes:
     def check(self, anchors):
         """Each push of all boxes is in the last anchor once, and all anchors of a round had the same bits."""
         pushes = sum(sum(box.pushes) for box in self)
-        dropped = [one for box in self for one in box.records() if one.get("end")]
-        assert not any(one["dropped"] or one["dropped_steps"] for one in dropped)
         for anchor in anchors:
             for name, values in anchor.items():
                 assert (values == pushes).all(), (name, values.min(), values.max(), pushes)
+        self.check_bits()
+
+    def check_bits(self):
+        """All anchors of a round had the same bits, and nothing was dropped."""
+        dropped = [one for box in self for one in box.records() if one.get("end")]
+        assert not any(one["dropped"] or one["dropped_steps"] for one in dropped)
         checksums = {}
         for box in self:
             for one in box.rounds():

@@ -55,6 +55,11 @@ class Box:
         self.instance = self.view.instance
         self._job_inode = inode
         self._has_ended = False  # as a guest was told
+        self._copied_shapes = {v.name: f"{v.dtype} {tuple(v.shape)}" for v in variables if v.name in options.copy}
+        for name in options.copy:
+            if name not in self._copied_shapes:
+                raise ps_shm.Error(f"--copy: job '{options.job}' has no variable '{name}'")
+        variables = [v for v in variables if v.name not in options.copy]
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
         self.parts: list[Part] = []
         self.blocks = 0
@@ -79,9 +84,15 @@ class Box:
         except FileNotFoundError:
             return None
 
-    def shapes(self) -> list[tuple[str, tuple[int, ...]]]:
+    def shapes(self) -> dict[str, str]:
         """What all boxes' jobs have to have alike."""
-        return [(part.name, part.shape) for part in self.parts]
+        return {part.name: f"{part.shape}" for part in self.parts} | self._copied_shapes
+
+    def fragment(self, round_number: int) -> range:
+        """The blocks that the round exchanges."""
+        count = self.options.fragments
+        at = round_number % count
+        return range(self.blocks * at // count, self.blocks * (at + 1) // count)
 
     def sparse_blocks(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
         """For each block, whether its elements are averaged over the boxes that changed them."""
@@ -91,14 +102,23 @@ class Box:
                 kinds[part.first : part.first + part.blocks] = 1
         return kinds
 
-    def cut(self, state: _core.BridgeState) -> tuple[int, bool]:
-        """Takes a snapshot and encodes what the box has done since its anchor. Its global step, and whether it is finite."""
+    def cut(self, state: _core.BridgeState, fragment: range) -> tuple[int, bool]:
+        """Takes a snapshot and encodes what the box has done since its anchor. Its global step, and whether it is finite.
+
+        In the other blocks it sends nothing, so that all of what it has done there is still to be counted.
+        """
         is_finite = True
+        for begin, end in ((0, fragment.start), (fragment.stop, self.blocks)):
+            state.present[begin:end] = 0
+            state.base[begin * BLOCK : end * BLOCK] = state.anchor[begin * BLOCK : end * BLOCK]
         with self.view.snapshot(group=self.options.group) as snapshot:
             for part in self.parts:
+                begin, end = max(part.first, fragment.start), min(part.first + part.blocks, fragment.stop)
+                if begin >= end:
+                    continue
                 room = self._room[: part.size]
                 snapshot.copy(part.name, room)
-                is_finite &= state.cut(room, part.first)
+                is_finite &= state.cut(room[(begin - part.first) * BLOCK : (end - part.first) * BLOCK], begin)
             return snapshot.global_step, is_finite
 
     def last_cut(self, state: _core.BridgeState, from_base: bool) -> bool:
@@ -141,6 +161,11 @@ class Box:
     def assign(self, ticket: int, values: dict[str, Any]) -> bool:
         """Sets values of the job, once for each ticket. False: the job is over."""
         return self._change("assign_once", ticket, values) is not None
+
+    def take(self, ticket: int, values: dict[str, Any]) -> bool:
+        """Gives the job the values of another box in which they differ from its own. False: the job is over."""
+        return self.assign(ticket, {name: array for name, array in values.items()
+                                    if array.tobytes() != self.view.values(name).tobytes()})  # fmt: skip
 
     def _change(self, verb: str, ticket: int, arrays: dict[str, Any]) -> Optional[int]:
         if not arrays:

@@ -34,10 +34,13 @@ class Options:
     momentum: float = 0.9
     combine: str = "mean"
     sparse: str = "inplace"
+    fragments: int = 1  # a round exchanges one of so many parts of the model, in turns
+    copy: tuple[str, ...] = ()  # variables that the other boxes take from box 0
 
     def agreed(self) -> dict[str, object]:
         """What has to be the same on all boxes."""
-        return {name: getattr(self, name) for name in ("boxes", "wire", "outer", "rate", "momentum", "combine", "sparse")}
+        names = ("boxes", "wire", "outer", "rate", "momentum", "combine", "sparse", "fragments", "copy")
+        return {name: getattr(self, name) for name in names}
 
 
 def _first_number(names: Sequence[str]) -> Optional[int]:
@@ -58,6 +61,13 @@ def _places(text: str) -> tuple[tuple[str, int], ...]:
             raise argparse.ArgumentTypeError(f"'{place}' is not HOST:PORT")
         places.append((host, int(port)))
     return tuple(places)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = text.split(",")
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"'{text}' has a name that is empty")
+    return tuple(sorted(names))
 
 
 def _positive(kind: type, what: str):  # type: ignore[no-untyped-def]
@@ -98,6 +108,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--sparse", choices=("inplace", "none"), default="inplace",
         help="of which variables an element is averaged over the boxes that changed it, without the outer momentum: those "
              "with the layout inplace, or none (inplace)")
+    add("--fragments", type=number, default=1, metavar="P",
+        help="a round exchanges one of P parts of the model, in turns, so that it takes a P-th of the time (1)")
+    add("--copy", type=_names, default=(), metavar="NAME[,...]",
+        help="variables that the other boxes take from box 0 in each round, such as counters: those of other types than "
+             "float32 are left alone otherwise")
     add("--heal", action="store_true",
         help="give the anchor to a job whose values are not finite; its workers have to skip such gradients "
              "(--on-nan skip)")

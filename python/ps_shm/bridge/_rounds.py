@@ -35,12 +35,13 @@ class Bridge:
         self.state = State(options.job, self.box.instance, self.box.blocks, options.wire, options.outer)
         self.group = make_group(options)
         self.sparse = self.box.sparse_blocks()
-        self._residual = np.zeros(0, np.float32)  # of the sums made here; lost with the process
+        # What encoding has lost of the sums made here. Lost with the process.
+        self._residual = np.zeros((0 if options.wire == "float32" else self.box.blocks, BLOCK), np.float32)
         self._last_step, self._last_time = self.box.step, time.monotonic()
         self.state.set(box=options.box, boxes=options.boxes)
         self.tell(f"joined job '{options.job}' at round {self.header.round}: {sum(p.size for p in self.box.parts)} floats")
         if self.box.left_alone:
-            self.tell(f"left alone, as they are not float32: {', '.join(self.box.left_alone)}")
+            self.tell(f"left alone, as they are neither float32 nor named by --copy: {', '.join(self.box.left_alone)}")
 
     @property
     def header(self) -> Any:
@@ -81,7 +82,8 @@ class Bridge:
                 self.state.set(phase="idle")
 
     def _step(self) -> None:
-        squares = self.state.step(self.header.rate, self.header.momentum, self.sparse)
+        fragment = self.box.fragment(self.header.round - 1)  # its blocks step, and those that somebody sent
+        squares = self.state.step(self.header.rate, self.header.momentum, self.sparse, fragment.start, fragment.stop)
         self.state.set(checksum=self.state.anchor_checksum, norm=squares**0.5, is_stepping=False)
 
     def _advance(self, counted: Counted) -> dict[str, Any]:
@@ -127,7 +129,7 @@ class Bridge:
             "box": self.options.box, "is_whole": header.is_whole, "round": header.round, "checksum": header.checksum,
             "decided": header.decided, "counted": header.counted,
             "ready": header.ready and {"round": header.ready.round, "group": header.ready.group, "checksum": header.ready.checksum},
-            "shapes": [[name, list(shape)] for name, shape in self.box.shapes()], "options": self.options.agreed(),
+            "shapes": self.box.shapes(), "options": self.options.agreed(),
             "version": ps_shm.__version__,
         })  # fmt: skip
         for what in ("version", "options", "shapes"):
@@ -140,7 +142,7 @@ class Bridge:
     def _difference(what: str, first: dict[str, Any], other: dict[str, Any]) -> str:
         boxes = f"boxes {first['box']} and {other['box']}"
         if what == "shapes":
-            one, two = ({name: tuple(shape) for name, shape in said["shapes"]} for said in (first, other))
+            one, two = first[what], other[what]
             names = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
             return f"the jobs of {boxes} differ in variable '{names[0]}': {one.get(names[0])} and {two.get(names[0])}"
         if what == "options":
@@ -244,7 +246,7 @@ class Bridge:
         if over:
             return self._last_cut()
         try:
-            step, is_finite = self.box.cut(self.state)
+            step, is_finite = self.box.cut(self.state, self.box.fragment(self.header.round))
         except ps_shm.Error:
             if not self.box.is_over:
                 raise
@@ -259,7 +261,8 @@ class Bridge:
         """What the job has done until its end, once. It is not given anything any more, so that the phase stays."""
         header = self.header
         step, is_new = self.box.step, not header.is_last or header.counted.get(str(self.options.box)) != header.cut
-        if is_new and step > header.counted_step and header.phase != "assign":
+        has_work = step > header.counted_step or self.options.fragments > 1  # in fragments that later rounds would count
+        if is_new and has_work and header.phase != "assign":
             if self.box.last_cut(self.state, header.phase == "counted"):
                 self.state.set(cut=header.cut if header.is_last else random.getrandbits(62), is_last=True, cut_step=step)
                 return 1.0, True
@@ -270,8 +273,10 @@ class Bridge:
         """Sums what all have sent, each box a part of it (bridge.R3). The bytes of the sum, and whether this box's part is finite."""
         members, rank = len(self.group.members), self.group.rank
         block = self.state.sum.size // max(self.box.blocks, 1)
+        is_mine = self.state.present != 0
         self.group.unite(self.state.present)
         chosen = np.flatnonzero(self.state.present)
+        self.state.sum.reshape(-1, block)[chosen[~is_mine[chosen]]] = 0  # a cut of one fragment has left others as they were
         ends = [len(chosen) * k // members * block for k in range(members + 1)]
         whole = self.state.sum[: len(chosen) * block]
         sent = self.state.sum if len(chosen) == self.box.blocks else self.state.sum.reshape(-1, block)[chosen].reshape(-1)
@@ -284,11 +289,11 @@ class Bridge:
         self.group.exchange([sent[ends[k] : ends[k + 1]] for k in range(members)], parts)
         parts[rank] = sent[mine]
         total = np.empty(size, np.uint8)
-        kinds = self.sparse[chosen[mine.start // block : mine.stop // block]]
-        floats = 0 if self.options.wire == "float32" or len(chosen) != self.box.blocks else size // block * BLOCK
-        if self._residual.size != floats:
-            self._residual = np.zeros(floats, np.float32)
-        is_finite = self.state.add_up(parts, weights, self.options.combine == "mean", kinds, self._residual, total)
+        summed = chosen[mine.start // block : mine.stop // block]
+        residual = self._residual[summed] if self._residual.size else self._residual
+        is_finite = self.state.add_up(parts, weights, self.options.combine == "mean", self.sparse[summed], residual, total)
+        if self._residual.size:
+            self._residual[summed] = residual
         whole[mine] = total
         self.group.exchange([total] * members, [whole[ends[k] : ends[k + 1]] for k in range(members)])
         return whole.size, is_finite
@@ -320,6 +325,7 @@ class Bridge:
         self._vote(is_sum_finite)
         self.commit()
         self._give(is_finite, over)
+        self._copy(over)
         now, members = time.monotonic(), len(cuts)
         self.state.set(
             at=time.time(), seconds=round(now - met, 6), bytes=2 * size * (members - 1) // members, members=tuple(self.group.members)
@@ -343,6 +349,17 @@ class Bridge:
             self.tell("the job's values are not finite: it takes no part in rounds. Start the workers with --on-nan skip and "
                       "the bridge with --heal, and it gets the anchor")  # fmt: skip
         self.resolve()
+
+    def _copy(self, over: bool) -> None:
+        """Gives the job the values that box 0 has of the variables to copy. Idempotent: the next round repeats it."""
+        if not self.options.copy or 0 not in self.group.members:
+            return
+        values = {name: np.ascontiguousarray(self.box.view.values(name)) for name in self.options.copy}
+        for array in values.values():
+            self.group.broadcast(array.reshape(-1).view(np.uint8), self.group.members.index(0))
+        if self.options.box != 0 and not over:
+            self.state.set(ticket=self.header.ticket + 1)
+            self.box.take(self.header.ticket, values)
 
     # ---- All rounds.
 
@@ -390,7 +407,7 @@ class Bridge:
         self.tell(f"ended at round {self.header.round}", end=True, round=self.header.round, checksum=self.header.checksum,
             dropped=self.header.dropped, dropped_steps=self.header.dropped_steps)  # fmt: skip
         if self.options.save:
-            shapes = dict(self.box.shapes())
+            shapes = {part.name: part.shape for part in self.box.parts}
             values = {name: array.reshape(shapes[name]) for name, array in self.box.values(self.state).items()}
             np.savez(self.options.save, **values)
         self.state.remove()
