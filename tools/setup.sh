@@ -40,6 +40,7 @@ packages_to_test=(
   'python3-dev|command python3-config|compiles the Python package'
   'python3-torch|python torch|the Python package for PyTorch, and files that PyTorch reads and writes'
   'python3-venv|python ensurepip|holds the tests'\'' packages of PyPI'
+  'iproute2|command tc|joins network namespaces, as which tests have several machines'
   'man-db|command man|checks the manual pages'
   'groff|command groff|the same'
   'doxygen|command doxygen|checks that the API is documented'

@@ -131,6 +131,19 @@ class Box:
         self.bridge = PROCESSES.Process(target=run_bridge, args=(arguments, str(self.errors), dies_at))
         self.bridge.start()
 
+    def _start_program(self, command):
+        with open(self.errors, "a") as errors:
+            self.bridge = Program(command, stdout=errors, stderr=errors,
+                                  env={**os.environ, "GLOO_SOCKET_IFNAME": self.boxes.interface})  # fmt: skip
+
+    def start_in(self, network):
+        """Starts the bridge with the network of its box; the job is here."""
+        self.kill_bridge()
+        options = {"job": self.job, "box": self.number, "boxes": self.boxes.count, "report": self.report, "save": self.saved,
+                   "meet": f"{network.address(0)}:29400", **self.boxes.settings}
+        settings = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+        self._start_program([*network.inside(self.number), sys.executable, "-m", "ps_shm.bridge", *settings])
+
     def start_by_torchrun(self, port, folder):
         options = ["--nnodes", str(self.boxes.count), "--node_rank", str(self.number), "--nproc_per_node=1", "--max_restarts=0",
                    "--master_addr=127.0.0.1", f"--master_port={port}",
@@ -139,8 +152,7 @@ class Box:
         settings = [word for name, value in self.boxes.settings.items() for word in (f"--{name}", str(value))]
         command = [sys.executable, "-m", "torch.distributed.run", *options, "-m", "ps_shm.bridge", "--job", self.job,
                    "--report", str(self.report), "--save", str(self.saved), *settings]
-        with open(self.errors, "a") as errors:
-            self.bridge = Program(command, stdout=errors, stderr=errors, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+        self._start_program(command)
 
     def kill_bridge(self):
         if self.bridge is not None:
@@ -168,11 +180,11 @@ class Boxes:
     """Several boxes. At the end of a `with` statement all processes have ended and no file is left."""
 
     def __init__(self, name, folder, count=3, mode="async", workers=1, variables=None, stores=1, gradient=ones,
-                 optimizer="add", restarts=False, **settings):
+                 optimizer="add", restarts=False, interface="lo", **settings):
         self.restarts = restarts  # bridges that PyTorch has ended, as launch_shm does
         self.name, self.folder, self.count, self.mode, self.workers = name, folder, count, mode, workers
         self.variables = variables or {"c": (3, "versioned"), "d": (5000, "versioned")}
-        self.gradient, self.optimizer = gradient, optimizer
+        self.gradient, self.optimizer, self.interface = gradient, optimizer, interface
         self.settings = {"every": 20, "seconds": 1, "timeout": 15, "combine": "sum", **settings}
         self.ports = [free_port() for _ in range(stores)]
         self.all = [Box(self, number) for number in range(count)]
