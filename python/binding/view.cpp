@@ -128,7 +128,8 @@ nb::dict state(const ViewHandle& self, const std::string& group) {
 }
 
 // The optimizer state that ps_shm.torch saves.
-nb::dict slots(const std::string& job, const std::vector<std::string>& names, const std::string& group) {
+nb::dict slots(const std::string& job, const std::vector<std::string>& names, const std::vector<std::string>& masters,
+               const std::string& group) {
   nb::dict all;
   const ViewHandle self{std::make_shared<Viewed>(job)};
   const TakenSnapshot taken(self, group);
@@ -143,6 +144,8 @@ nb::dict slots(const std::string& job, const std::vector<std::string>& names, co
     }
     all[nb::cast(name)] = of_variable;
   }
+  for (const std::string& name : masters)
+    all[nb::cast(name)]["master"] = taken.copy(name, DType::kFloat32, taken.variable(name).shape, 0);
   all["global_step"] = taken.global_step();
   return all;
 }
@@ -453,10 +456,12 @@ void add_view(nb::module_& module) {
   add_snapshot(module);
   nb::class_<ViewHandle> type = add_view_facts(module);
   add_view_contents(type);
-  module.def("optimizer_slots", &slots, "job"_a, "names"_a, "group"_a,
-             nb::sig("def optimizer_slots(job: str, names: list[str], group: str) -> dict[str, typing.Any]"),
+  module.def("optimizer_slots", &slots, "job"_a, "names"_a, "masters"_a, "group"_a,
+             nb::sig("def optimizer_slots(job: str, names: list[str], masters: list[str], group: str) -> dict[str, "
+                     "typing.Any]"),
              "Returns, from a consistent snapshot, a dict with the optimizer slots and the number of `updates` of each "
-             "of these variables, and the `global_step`. For ps_shm.torch.");
+             "of these variables, the values of the `masters` among them as `master`, and the `global_step`. For "
+             "ps_shm.torch.");
 }
 
 }  // namespace ps_shm::python

@@ -13,7 +13,7 @@ import torch
 import ps_shm
 import ps_shm.torch
 from ps_shm.torch import _gpu, _model, _optimizer
-from test_torch import small_model, train
+from test_torch import half_model, small_model, train
 
 
 class NotedLink:
@@ -103,6 +103,17 @@ def test_it_trains_as_the_optimizer_of_torch_does(job, log, settings, theirs):
     other = small_model(4)
     with ps_shm.torch.Optimizer(other, job, create=True, restore=kept, **settings) as opt:
         assert opt.global_step == 20
+
+
+def test_parameters_of_half_precision_have_masters_of_float32(job, log):
+    model = half_model(torch.bfloat16)
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam", lr=0.01) as opt:
+        places = [p.data_ptr() for p in model.parameters()]
+        train(model, opt, 10)
+        for name, p in model.named_parameters():
+            values = torch.from_numpy(ps_shm.View(job).values(name))
+            assert values.dtype == torch.float32 and torch.equal(values.to(p.dtype), p.detach())
+        assert places == [p.data_ptr() for p in model.parameters()]
 
 
 def test_each_transfer_waits_for_what_torch_has_enqueued(job, log):

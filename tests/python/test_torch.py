@@ -193,17 +193,118 @@ def test_a_constructor_that_fails_leaves(job):
 
 
 def test_models_that_a_job_cannot_take_are_refused(job):
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        with pytest.raises(TypeError, match=f"{dtype}; pass the model in float32"):
-            ps_shm.torch.Optimizer(small_model().to(dtype), job, create=True)
-        with pytest.raises(TypeError, match=f"{dtype}; pass the model in float32"):
-            ps_shm.torch.Elastic(small_model().to(dtype), job, create=True, alpha=0.5)
+    with pytest.raises(TypeError, match="float64; pass the model in float32, bfloat16 or float16"):
+        ps_shm.torch.Optimizer(small_model().double(), job, create=True)
+    with pytest.raises(TypeError, match="float64; pass the model in float32, bfloat16 or float16"):
+        ps_shm.torch.Elastic(small_model().double(), job, create=True, alpha=0.5)
     with pytest.raises(TypeError, match="on meta; pass the model on the CPU"):
         ps_shm.torch.Optimizer(torch.nn.Linear(2, 2, device="meta"), job, create=True)
     with pytest.raises(TypeError, match="no parameters"):
         ps_shm.torch.Optimizer(torch.nn.ReLU(), job, create=True)
     with pytest.raises(ValueError, match="go together"):
         ps_shm.torch.Optimizer(small_model(), job, create=True, push_every=4)
+
+
+def half_model(dtype):
+    """Parameters of that type, one of them not contiguous, and one of float32 between them."""
+
+    class Mixed(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = torch.nn.Linear(4, 8).to(dtype)
+            self.first.weight = torch.nn.Parameter(self.first.weight.detach().t().contiguous().t())
+            self.norm = torch.nn.LayerNorm(8)
+            self.last = torch.nn.Linear(8, 2).to(dtype)
+
+        def forward(self, x):  # computes in float32: PyTorch 1.13 cannot multiply in float16 on the CPU
+            linear = torch.nn.functional.linear
+            hidden = self.norm(linear(x, self.first.weight.float(), self.first.bias.float()))
+            return linear(hidden, self.last.weight.float(), self.last.bias.float())
+
+    return Mixed()
+
+
+class WithMasters:
+    """An optimizer of PyTorch on float32 copies of the parameters."""
+
+    def __init__(self, parameters, make):
+        self.parameters = list(parameters)
+        self.masters = [torch.nn.Parameter(p.detach().float().contiguous()) for p in self.parameters]
+        self.inner = make(self.masters)
+
+    def zero_grad(self):
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self):
+        for p, master in zip(self.parameters, self.masters):
+            master.grad = p.grad.float()
+        self.inner.step()
+        for p, master in zip(self.parameters, self.masters):
+            p.detach().copy_(master)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_parameters_of_half_precision_have_masters_of_float32(job, dtype, mode):
+    model, plain = half_model(dtype), half_model(dtype)
+    theirs = WithMasters(plain.parameters(), lambda p: torch.optim.SGD(p, lr=1e-3))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1e-3, mode=mode) as opt:
+        begin = {name: p.detach().clone() for name, p in model.named_parameters()}
+        train(plain, theirs, 50)
+        train(model, opt, 50)
+        view = ps_shm.View(job)
+        for (name, p), master in zip(model.named_parameters(), theirs.masters):
+            values = torch.from_numpy(view.values(name))
+            assert values.dtype == torch.float32 and p.dtype == (torch.float32 if "norm" in name else dtype)
+            torch.testing.assert_close(values, master.detach(), rtol=2e-3, atol=2e-4)
+            assert torch.equal(values.to(p.dtype), p.detach()) and (values != begin[name].float()).any()
+        assert not model.first.weight.is_contiguous()
+        with torch.no_grad():
+            model.last.bias.fill_(3)
+        opt.assign()
+        assert (view.values("last.bias") == 3).all()
+
+
+@pytest.mark.parametrize("has_new_weights", [False, True])
+def test_masters_are_in_the_state_dict(job, has_new_weights):
+    model = half_model(torch.bfloat16)
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam", lr=1e-3) as opt:
+        train(model, opt, 5)
+        kept, values = opt.state_dict(), ps_shm.View(job).state()
+        assert torch.equal(kept["state"][0]["master"], torch.from_numpy(values["first.weight"])) and "master" not in kept["state"][2]
+    again = half_model(torch.bfloat16)
+    again.load_state_dict(model.state_dict())
+    if has_new_weights:
+        with torch.no_grad():
+            again.last.weight.zero_()
+    with ps_shm.torch.Optimizer(again, job, create=True, restore=kept, optimizer="adam", lr=1e-3):
+        restored = ps_shm.View(job).state()
+        for name, expected in values.items():
+            is_new = has_new_weights and name == "last.weight"
+            assert (restored[name] == (0 if is_new else expected)).all(), name
+
+
+def test_models_of_half_precision_take_local_steps_and_average(job):
+    model = half_model(torch.bfloat16)
+    local = torch.optim.SGD(model.parameters(), lr=0.5)
+    with ps_shm.torch.Optimizer(model, f"{job}-a", create=True, push_every=2, local=local) as opt:
+        before = {name: p.detach().float().clone() for name, p in model.named_parameters()}
+        train(model, opt, 2)
+        values = ps_shm.View(f"{job}-a").state()
+        assert all((values[name] != before[name].numpy()).any() for name in values)
+        assert all(torch.equal(torch.from_numpy(values[name]).to(p.dtype), p.detach()) for name, p in model.named_parameters())
+    model = half_model(torch.float16)
+    with ps_shm.torch.Elastic(model, f"{job}-b", create=True, alpha=0.25) as elastic:
+        centre = ps_shm.View(f"{job}-b").values("last.bias")
+        with torch.no_grad():
+            model.last.bias.add_(1)
+        elastic.step()
+        assert np.allclose(ps_shm.View(f"{job}-b").values("last.bias"), centre + 0.25, atol=1e-3)
+        assert np.allclose(model.last.bias.detach().float(), centre + 0.75, atol=1e-3)
+        elastic.pull()
+        assert np.allclose(model.last.bias.detach().float(), centre + 0.25, atol=1e-3)
 
 
 def test_schedulers_of_torch_act_on_the_job(job):

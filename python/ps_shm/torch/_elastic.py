@@ -7,14 +7,14 @@ import torch
 from .. import Worker
 from .._types import Setting
 from ._membership import Joined, Membership
-from ._model import Places, dense, own, parameters
+from ._model import Places, floats, own, parameters
 
 
 class Elastic(Joined):
     """Elastic averaging: each worker trains its own model, and a common centre holds the models together.
 
     Every `every` steps the worker's model x and the centre c move towards each other: x -= alpha (x - c) and
-    c += alpha (x - c). The centre lies in shared memory. The model must be on the CPU, with float32 parameters.
+    c += alpha (x - c). The centre lies in shared memory. The model must be on the CPU.
 
         local = torch.optim.SGD(model.parameters(), lr=0.1)
         with ps_shm.torch.Elastic(model, "job", alpha=0.2, every=10, create=True) as elastic:
@@ -35,7 +35,7 @@ class Elastic(Joined):
 
     Raises:
         ValueError: alpha or every is out of range.
-        TypeError: the model is not on the CPU, not float32, or has no parameters to train.
+        TypeError: the model is not on the CPU, not of float32, bfloat16 or float16, or has no parameters to train.
         Error: the job has other settings.
 
     Attributes:
@@ -66,9 +66,9 @@ class Elastic(Joined):
         self._membership = Membership(job, create, rank, wait, group, threads, settings, prefix=prefix)
         self.worker = self._membership.worker
         try:
-            self._bundle = self.worker.variables({prefix + n: dense(p) for n, p in self._parameters.items()}, rule="add")
+            self._bundle = self.worker.variables({prefix + n: floats(p) for n, p in self._parameters.items()}, rule="add")
             self._places = Places(self._bundle)
-            self._centre = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self._parameters.values()]
+            self._centre = [torch.empty(p.shape) for p in self._parameters.values()]
             self._pinned = self._bundle.pin(self._centre)
             self.pull()
         except BaseException:

@@ -23,6 +23,8 @@ def _stream_of(link: Any, device: torch.device) -> Any:
 class Gpu:
     """Moves the parameters into one block of device memory, and transfers them and their gradients.
 
+    Parameters of half precision stay where they are: the block has them in float32.
+
     A push or a pull waits for the work that PyTorch has enqueued on the current stream. It returns when it is done, so
     work that is enqueued afterwards runs after it.
     """
@@ -61,11 +63,14 @@ class Gpu:
     def pull(self) -> None:
         """Pulls the parameters into the model."""
         for name, p in self._parameters.items():
-            if p.data_ptr() != self._places[name].data_ptr():  # the parameter has been given other memory
+            if p.dtype == torch.float32 and p.data_ptr() != self._places[name].data_ptr():  # the parameter has been given other memory
                 p.data = self._places[name]
         self._wait_for_current()
         with torch.cuda.device(self._device):
             self._link.pull()
+        for name, p in self._parameters.items():
+            if p.dtype != torch.float32:
+                p.detach().copy_(self._places[name])
         note_writes(self._parameters.values())
 
     def close(self) -> None:

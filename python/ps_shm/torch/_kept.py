@@ -13,13 +13,15 @@ from ._model import dense, state
 
 
 def moments(
-    job: str, numbers: dict[str, int], prefix: str, group: str
+    job: str, numbers: dict[str, int], halves: set[str], prefix: str, group: str
 ) -> tuple[dict[int, dict[str, torch.Tensor]], dict[str, Any]]:
     """Returns the optimizer slots of each parameter, by its number, and what else is needed to restore them.
 
-    All of it is a snapshot: it is from one moment.
+    The names in `halves` are parameters of half precision: they have the job's values, too, as `master`. All of it is a
+    snapshot: it is from one moment.
     """
-    slots = _core.optimizer_slots(job, [prefix + name for name in numbers], group)
+    masters = [prefix + name for name in numbers if name in halves]
+    slots = _core.optimizer_slots(job, [prefix + name for name in numbers], masters, group)
     found = {}
     for name, number in numbers.items():
         of_variable = slots[prefix + name]
@@ -51,9 +53,13 @@ def folder(
     if any(isinstance(m, Embedding) for m in model.modules()):
         raise Error("state_dict() has no table of an Embedding; keep such a job by ps_shm.checkpoint, and pass its folder")
     about, slots = restore["ps_shm"], {}
+    tensors = {prefix + name: dense(t) for name, t in sorted(state(model).items()) if t.numel() != 0}
     for name, number in about["numbers"].items():
         of_parameter = {slot: t.cpu().contiguous() for slot, t in restore["state"].get(number, {}).items()}
+        master, value = of_parameter.pop("master", None), tensors.get(prefix + name)
         slots[prefix + name] = {"updates": about["updates"][name], **of_parameter}
-    tensors = {prefix + name: dense(t) for name, t in sorted(state(model).items()) if t.numel() != 0}
+        if value is not None:  # the master, unless the model has been given other values since
+            is_of_it = master is not None and torch.equal(master.to(value.dtype), value)
+            tensors[prefix + name] = master if is_of_it else value.float()
     with tempfile.TemporaryDirectory(prefix="ps_shm-") as place:
         yield _core.write_checkpoint(place, about["global_step"], tensors, slots)

@@ -7,6 +7,7 @@ import torch
 from .. import Bundle, Pinned
 
 Tensors = dict[str, torch.Tensor]
+TRAINED = (torch.float32, torch.bfloat16, torch.float16)  # what a parameter may be; its variable is of float32
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
@@ -16,6 +17,11 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous():
         return tensor  # at once: a step asks for the gradients of all parameters
     return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
+
+
+def floats(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the values in float32, row-major on the CPU: without a copy if they are. Those of half precision are exact."""
+    return dense(tensor).float()
 
 
 def own(model: torch.nn.Module) -> torch.nn.Module:
@@ -39,7 +45,7 @@ def parameters(
     """Returns the parameters that are trained, by name; a parameter with several names has the first one.
 
     `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
-    parameter is not on the CPU (or, if allowed, one GPU) or not float32, or if there are none.
+    parameter is not on the CPU (or, if allowed, one GPU) or none of TRAINED, or if there are none.
     """
     found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
     if only is not None:
@@ -52,8 +58,8 @@ def parameters(
             raise TypeError(f"parameter '{name}' is on {p.device}; pass the model on the CPU: model.cpu()")
         if p.device != device:
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
-        if p.dtype != torch.float32:
-            raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32: model.float()")
+        if p.dtype not in TRAINED:
+            raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32, bfloat16 or float16: model.float()")
     return found
 
 
@@ -85,7 +91,7 @@ def groups(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> list[Grou
 
 
 class Places:
-    """Where a bundle's values are copied to: the tensors themselves, or memory beside those that are not contiguous."""
+    """Where a bundle's values are copied to: the tensors, or memory beside those that are not contiguous or not float32."""
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
@@ -114,7 +120,7 @@ class Places:
         now = [t.data_ptr() for t in tensors]
         if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
             self._tensors = [t.detach() for t in tensors]
-            places = [t if t.is_contiguous() else torch.empty_like(t, memory_format=torch.contiguous_format) for t in self._tensors]
+            places = [t if t.is_contiguous() and t.dtype == torch.float32 else torch.empty(t.shape) for t in self._tensors]
             self._beside = [(t, place) for t, place in zip(self._tensors, places) if t is not place]
             self._pinned, self._pointers = self._bundle.pin(places), now
         return self._pinned

@@ -13,7 +13,7 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
-from ._model import Group, Places, dense, groups, is_on_gpu, own, parameters
+from ._model import Group, Places, floats, groups, is_on_gpu, own, parameters
 
 Loss = TypeVar("Loss")
 
@@ -59,7 +59,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     The model's parameters become variables of the job, with their names in state_dict(). The first worker's model gives
     the variables their initial values; every other model starts from the job's values. The job keeps the optimizer's
-    state (momentum and the like), one for all workers. The model is on the CPU or on one GPU, with float32 parameters.
+    state (momentum and the like), one for all workers. The model is on the CPU or on one GPU. Its parameters may be float32,
+    bfloat16 or float16: the job holds them in float32, and a pull rounds them to the nearest.
     Frozen parameters stay with their process until they are unfrozen.
 
         opt = ps_shm.torch.Optimizer(model, "job", create=True, optimizer="adam", lr=0.01)
@@ -94,7 +95,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
             have these settings. PyTorch's betas, eps and nesterov are accepted, too.
 
     Raises:
-        TypeError: the model's parameters are on several devices or not float32, or none is trained.
+        TypeError: the model's parameters are on several devices or of another type, or none is trained.
         ValueError: push_every and local, or restore and create, do not match; params has what a job does not.
         Error: the job has other settings.
         Timeout: there is no such job within `wait` seconds.
@@ -204,7 +205,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _declare_parameters(self, found: dict[str, torch.nn.Parameter]) -> None:
         self._parameters = found
         self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
-        first = {self._prefix + name: dense(p) for name, p in found.items()}
+        first = {self._prefix + name: floats(p) for name, p in found.items()}
         self._bundle: Bundle = self.worker.variables(
             first, regularize=self._by_variable(self._decay_scales), lr_scale=self._by_variable(self._rate_scales)
         )
@@ -256,10 +257,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if self._gpu is not None and len(given) == len(gradients):
             self._gpu.push(given)
         elif self._pulls_in_push and len(given) == len(gradients):
-            self._places.push([dense(g) for g in given], self._parameters.values())
+            self._places.push([floats(g) for g in given], self._parameters.values())
             has_begun_to_pull = True
         else:  # those without a gradient are left alone, momentum and decay included
-            self._bundle.push([g if g is None else dense(g) for g in gradients])
+            self._bundle.push([g if g is None else floats(g) for g in gradients])
         self._buffers.push()
         self._owed = self.worker.steps + 1
         self._settle()
@@ -277,7 +278,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         else:
             self._places.pull(self._parameters.values())
         if self._local is not None:
-            self._begun = [p.detach().clone() for p in self._parameters.values()]
+            self._begun = [p.detach().to(torch.float32, copy=True) for p in self._parameters.values()]
         self._buffers.pull()
 
     def assign(self) -> None:
@@ -285,7 +286,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
         The optimizer's state is reset. In mode sync this ends a step, and so waits for the other workers.
         """
-        self._bundle.assign([dense(p) for p in self._parameters.values()], reset=True)
+        self._bundle.assign([floats(p) for p in self._parameters.values()], reset=True)
         self._buffers.assign()
         if self._is_sync:
             self.worker.step()
@@ -294,12 +295,16 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the learning rate, other settings and the job's optimizer state of each parameter, for torch.save().
 
-        The state consists of CPU tensors such as `momentum`, or `m` and `v`. They are a snapshot from one moment, taken
+        The state consists of CPU tensors such as `momentum`, or `m` and `v`, and of `master`, the job's values of a
+        parameter of half precision. They are a snapshot from one moment, taken
         while the workers continue. Pass the result to load_state_dict(), or as `restore` to the Optimizer of the next
         job. It does not contain the tables of Embedding modules: use ps_shm.checkpoint for these.
         """
         kept: dict[str, Any] = super().state_dict()
-        kept["state"], kept["ps_shm"] = _kept.moments(self.worker.job, self._numbers(), self._prefix, self._group)
+        halves = {name for name, p in self._parameters.items() if p.dtype != torch.float32}
+        kept["state"], kept["ps_shm"] = _kept.moments(
+            self.worker.job, self._numbers(), halves, self._prefix, self._group
+        )
         return kept
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -372,7 +377,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _differences(self) -> Iterator[torch.Tensor]:
         share = 1.0 / max(int(self.worker.live["workers"]), 1) if self._is_sync and self._is_sum else 1.0
         for p, begun in zip(self._parameters.values(), self._begun):
-            difference = p.detach() - begun
+            difference = p.detach().float() - begun
             yield difference * share if self._is_sum else -difference
 
     # The parameters' numbers in state_dict(), by name.
