@@ -52,13 +52,21 @@ std::vector<VariableInfo> variables(const ViewHandle& self) {
   return self.look([](const JobView& view) { return view.variables(); });
 }
 
+// What NumPy has for values of that type: float32 for bfloat16, which it does not have.
+DType copied_as(DType dtype) { return dtype == DType::kBFloat16 ? DType::kFloat32 : dtype; }
+
 nb::object values(const ViewHandle& self, const std::string& name) {
   const VariableInfo variable = find(variables(self), name);
-  nb::object made = new_array(variable.dtype, variable.shape);
+  nb::object made = new_array(copied_as(variable.dtype), variable.shape);
   const Array array(made, Use::kWrite, "values");
   self.look([&](const JobView& view) {
-    const std::vector<std::byte> bytes = view.bytes(name);
-    std::copy(bytes.begin(), bytes.end(), array.bytes().begin());
+    if (variable.dtype == DType::kBFloat16) {
+      const std::vector<float> floats = view.values(name);
+      std::copy(floats.begin(), floats.end(), array.as<float>().begin());
+    } else {
+      const std::vector<std::byte> bytes = view.bytes(name);
+      std::copy(bytes.begin(), bytes.end(), array.bytes().begin());
+    }
   });
   return made;
 }
@@ -89,8 +97,12 @@ class TakenSnapshot {
   bool is_point_in_time(const std::string& name) const { return get().is_point_in_time(name); }
 
   nb::object copy(const std::string& name, DType dtype, const Shape& shape, std::uint64_t which) const {
-    nb::object made = new_array(dtype, shape);
-    copy_to(name, Array(made, Use::kWrite, "values"), which);
+    nb::object made = new_array(copied_as(dtype), shape);
+    const Array array(made, Use::kWrite, "values");
+    if (dtype == DType::kBFloat16)
+      of_.look([&](const JobView&) { get().copy(name, array.as<float>(), which); });
+    else
+      copy_to(name, array, which);
     return made;
   }
   void copy_to(const std::string& name, const Array& array, std::uint64_t which) const {
@@ -403,7 +415,7 @@ above, it was below twice `least`.)")
           "digest", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.digest(); }); },
           "Returns a 64-bit hash of the names and values of all variables. It is equal if these are, bit by bit.")
       .def("values", &values, "name"_a, nb::sig("def values(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
-           R"(Returns a copy of a variable's values, as a new NumPy array.
+           R"(Returns a copy of a variable's values, as a new NumPy array. Values of bfloat16 are converted to float32.
 
 Each chunk is one version of that chunk, and each element of an in-place variable is whole. The copy as a whole is not
 point-in-time; see state().
@@ -411,7 +423,7 @@ point-in-time; see state().
 Raises:
     KeyError: there is no variable of that name.
     Error: the variable is not initialised (INVALID_STATE).
-    TypeError: the variable is of bfloat16, which NumPy does not have.)")
+    TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)")
       .def(
           "snapshot", [](const ViewHandle& self, const std::string& group) { return new TakenSnapshot(self, group); },
           nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "",
@@ -427,7 +439,8 @@ Raises:
 Progress: as state().)")
       .def("state", &state, nb::kw_only(), "group"_a = "",
            nb::sig("def state(self, *, group: str = '') -> dict[str, numpy.typing.NDArray[typing.Any]]"),
-           R"(Returns a copy of all initialised variables at one moment: a dict of new NumPy arrays by name.
+           R"(Returns a copy of all initialised variables at one moment: a dict of new NumPy arrays by name. Values of
+bfloat16 are converted to float32.
 
 It is made from a consistent snapshot, which contains each push completely or not at all, over all variables. It is
 taken while training goes on, also of a dead job; pushes that begin meanwhile wait for those under way. In-place

@@ -488,6 +488,16 @@ def test_a_view_sees_one_state_of_all_variables(worker):
         ps_shm.View(worker.job + "-not")
 
 
+def test_a_view_copies_values_of_bfloat16_as_float32(worker):
+    torch = pytest.importorskip("torch")
+    worker.variables({"h": torch.tensor([[1.5, -2.0, 3.0]], dtype=torch.bfloat16), "w": np.ones(2, np.float32)})
+    view = ps_shm.View(worker.job)
+    state = view.state()
+    for values in (state["h"], view.values("h")):
+        assert values.dtype == np.float32 and values.tolist() == [[1.5, -2.0, 3.0]]
+    assert state["w"].tolist() == [1, 1]
+
+
 def test_attaching_and_leaving_leaks_nothing(job):
     open_files = len(os.listdir("/proc/self/fd"))
 
