@@ -56,7 +56,8 @@ class TableAccess final : public Access {
 
 class TableStore final : public Store {
  public:
-  explicit TableStore(const Shape& shape) : config_(config_of(shape)), server_(config_) {
+  explicit TableStore(const Shape& shape, DType dtype = DType::kFloat32) : config_(config_of(shape)), server_(config_) {
+    spec_.dtype = dtype;
     spec_.name = "rows";
     spec_.row_size = shape.width;
     spec_.max_rows = shape.rows;
@@ -137,6 +138,9 @@ class DictionaryStore final : public Store {
 }  // namespace
 
 std::unique_ptr<Store> make_table(const Shape& shape) { return std::make_unique<TableStore>(shape); }
+std::unique_ptr<Store> make_bfloat16(const Shape& shape) {
+  return std::make_unique<TableStore>(shape, DType::kBFloat16);
+}
 std::unique_ptr<Store> make_dictionary(const Shape& shape) { return std::make_unique<DictionaryStore>(shape); }
 
 }  // namespace ps_shm::bench

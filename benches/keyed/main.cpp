@@ -28,9 +28,10 @@ std::uint64_t id_in_order(std::uint64_t number, std::uint64_t keys) noexcept {
 }
 
 std::span<const Contestant> contestants() {
-  static constexpr Contestant kAll[] = {{"table", make_table}, {"dictionary", make_dictionary, false},
-                                        {"tbb", make_tbb},     {"striped", make_striped},
-                                        {"boost", make_boost}, {"redis", make_redis}};
+  static constexpr Contestant kAll[] = {
+      {"table", make_table}, {"bfloat16", make_bfloat16}, {"dictionary", make_dictionary, false},
+      {"tbb", make_tbb},     {"striped", make_striped},   {"boost", make_boost},
+      {"redis", make_redis}};
   return kAll;
 }
 
@@ -267,7 +268,7 @@ int run_all(int argc, char** argv) {
   app.add_option("--exponent", settings.exponent, "of Zipf's law")->capture_default_str();
   app.add_option("--seconds", settings.seconds, "of a measurement")->capture_default_str();
   app.add_option("--processes", settings.processes, "for how many")->delimiter(',')->check(CLI::Range(1, 64));
-  app.add_option("--who", settings.who, "table, dictionary, tbb, striped, boost, redis; all")->delimiter(',');
+  app.add_option("--who", settings.who, "table, bfloat16, dictionary, tbb, striped, boost, redis; all")->delimiter(',');
   app.add_flag("--pin", settings.pins, "each process to a core of its own");
   app.add_flag("--smoke", is_smoke, "every case once, tiny: whether it works; the figures mean nothing");
   try {

@@ -49,7 +49,8 @@ struct Contestant {
 
 std::span<const Contestant> contestants();  // the first one is ours
 
-std::unique_ptr<Store> make_table(const Shape& shape);  // a job's table by key
+std::unique_ptr<Store> make_table(const Shape& shape);     // a job's table by key
+std::unique_ptr<Store> make_bfloat16(const Shape& shape);  // the same, with rows of bfloat16
 std::unique_ptr<Store> make_dictionary(
     const Shape& shape);                                  // a job's rows by number, and each process's own map to these
 std::unique_ptr<Store> make_tbb(const Shape& shape);      // oneTBB's concurrent_hash_map to rows; threads

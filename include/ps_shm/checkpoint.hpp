@@ -59,7 +59,8 @@ struct StoredVariable {
 // A table by key in a checkpoint. Each of its rows is a key's throughout; rows are of different moments.
 struct StoredTable {
   std::string name;                  // as in the job
-  std::uint64_t row_size = 1;        // floats in a row
+  DType dtype = DType::kFloat32;     // type of its elements: float32 or bfloat16
+  std::uint64_t row_size = 1;        // elements in a row
   std::uint64_t rows = 0;            // that are stored
   std::string rule;                  // the name of its update rule
   std::vector<std::string> slots{};  // names of its optimizer slots

@@ -7,6 +7,7 @@
 
 #include "ps_shm/export.hpp"
 #include "ps_shm/optimizer.hpp"
+#include "ps_shm/types.hpp"
 
 namespace PS_SHM_API ps_shm {
 
@@ -27,8 +28,13 @@ enum class EvictBy : std::uint32_t {
 
 // The declaration of a table. All workers of a job must declare a table alike.
 struct TableSpec {
-  std::string name;                       // as of a variable; tables and variables have separate names
-  std::uint64_t row_size = 1;             // floats in a row
+  std::string name;            // as of a variable; tables and variables have separate names
+  std::uint64_t row_size = 1;  // elements in a row
+  // float32, or bfloat16, in which rows take half the memory. Values are given and returned in float32. Each push computes
+  // in float32 and rounds the new values stochastically, so that the expected values are exact; assignments are rounded to
+  // nearest. The optimizer's state beside each element is of bfloat16, too; a state of the whole row is of float32. The
+  // random bits depend only on the job's seed, the table's name, the key, the element, and how often the row was pushed.
+  DType dtype = DType::kFloat32;
   std::uint64_t max_rows = 0;             // of the whole table, at least 64 for each part; memory is taken as rows come
   std::optional<UpdateRule> rule{};       // unset: the rule of the job's optimizer
   WhenFull when_full = WhenFull::kEvict;  // what a push of a new key does then

@@ -139,7 +139,10 @@ void add_checkpoint(nb::module_& module) {
       });
   nb::class_<StoredTable>(module, "StoredTable", "A table by key in a checkpoint, as Checkpoint.tables lists it.")
       .def_ro("name", &StoredTable::name, "The table's name.")
-      .def_ro("row_size", &StoredTable::row_size, "The number of floats in a row.")
+      .def_prop_ro(
+          "dtype", [](const StoredTable& self) { return std::string(to_string(self.dtype)); },
+          "The type of the stored elements: 'float32' or 'bfloat16'.")
+      .def_ro("row_size", &StoredTable::row_size, "The number of elements in a row.")
       .def_ro("rows", &StoredTable::rows, "The number of rows that are stored. They are of different moments.")
       .def_ro("rule", &StoredTable::rule, "The name of its update rule.")
       .def_ro("slots", &StoredTable::slots, "The names of its optimizer slots.")

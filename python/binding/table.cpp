@@ -62,8 +62,8 @@ std::span<bool> bools(const Array& array) { return array.as<bool>(); }
 nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
                  std::optional<std::string> rule, std::optional<std::string> evict, std::optional<double> ttl,
                  std::uint32_t admit, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
-                 float lr_scale) {
-  TableSpec spec{.name = name, .row_size = row_size, .max_rows = max_rows, .rule = {}};
+                 float lr_scale, const std::string& dtype) {
+  TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
   if (rule) spec.rule = rule_of(*rule);
   const std::string by = evict.value_or("");
   if (by == "lru")
@@ -254,21 +254,21 @@ void add_results(nb::module_& module) {
 }  // namespace
 
 void add_table_method(nb::class_<WorkerHandle>& type) {
-  type.def(
-      "table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(), "evict"_a = "lru",
-      "ttl"_a = nb::none(), "admit"_a = 1, "touch_on_pull"_a = false, "initial_range"_a = 0.05F, "seed"_a = 0,
-      "regularize"_a = 0.0F, "lr_scale"_a = 1.0F,
-      nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
-              "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
-              "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0) -> Table"),
-      R"(Returns the table by key of that name. The first worker that declares it creates it.
+  type.def("table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(),
+           "evict"_a = "lru", "ttl"_a = nb::none(), "admit"_a = 1, "touch_on_pull"_a = false, "initial_range"_a = 0.05F,
+           "seed"_a = 0, "regularize"_a = 0.0F, "lr_scale"_a = 1.0F, "dtype"_a = "float32",
+           nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
+                   "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
+                   "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0, dtype: "
+                   "str = 'float32') -> Table"),
+           R"(Returns the table by key of that name. The first worker that declares it creates it.
 
 All workers must declare a table alike. Its rows are in checkpoints and not in snapshots; Table.export() and
 Table.assign() save and restore them, too.
 
 Args:
     name: as of a variable; tables and variables have separate names.
-    row_size: the number of floats in a row.
+    row_size: the number of elements in a row.
     max_rows: the most rows that there may be, at least 64. Memory is taken as rows come.
     rule: the update rule, as of a variable. None: the job's optimizer.
     evict: which rows make room in a full table: those that were least recently ("lru") or least frequently ("lfu")
@@ -280,6 +280,8 @@ Args:
     seed: these values are a function of the seed and the key alone.
     regularize: multiplies the job's l2, l1 and weight_decay for this table. 0: they do not apply.
     lr_scale: multiplies the job's learning rate for this table.
+    dtype: of the rows, "float32" or "bfloat16". Rows of bfloat16, with the optimizer's state beside their elements, take
+        half the memory; they are given and returned in float32, and pushes round them stochastically.
 
 Raises:
     Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, or the mode is sync

@@ -224,7 +224,10 @@ void add_table_info(nb::module_& module) {
       .def_prop_ro(
           "name", [](const TableInfo& self) { return self.spec.name; }, "The table's name.")
       .def_prop_ro(
-          "row_size", [](const TableInfo& self) { return self.spec.row_size; }, "The number of floats in a row.")
+          "row_size", [](const TableInfo& self) { return self.spec.row_size; }, "The number of elements in a row.")
+      .def_prop_ro(
+          "dtype", [](const TableInfo& self) { return std::string(to_string(self.spec.dtype)); },
+          "The type of the elements: 'float32' or 'bfloat16'.")
       .def_prop_ro(
           "rule", [](const TableInfo& self) { return std::string(to_string(*self.spec.rule)); },
           "The update rule, such as 'adam'.")

@@ -73,6 +73,7 @@ class SavedTables {
       const shm::TableShm& record = parts.front()->record();
       const shm::RowForm form(record);
       all.add_table({.stored = {.name = name,
+                                .dtype = form.dtype(),
                                 .row_size = form.width(),
                                 .rows = 0,
                                 .rule = update::traits_of(static_cast<UpdateRule>(record.rule)).name,
@@ -103,7 +104,7 @@ class SavedTables {
             },
             [&] {
               if (stop_requested_ && stop_requested_()) throw Interrupted();
-              shm::read_elements(values.data(), raw.data(), form.record(), values.size(), value_of);
+              form.read_values(raw.data(), values.data(), value_of);
               form.split_state(raw.data(), state.data());
               append(key, values, state);
             });

@@ -9,8 +9,8 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/damage.hpp"
-#include "shm/slots/inplace_slot.hpp"
 #include "shm/table/census.hpp"
+#include "shm/table/row_form.hpp"
 #include "shm/table/table_counts.hpp"
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
@@ -93,6 +93,7 @@ TableInfo describe(const TableView& table) {
   TableSpec& spec = info.spec;
   spec.name = shm::text_of(first.name);
   spec.row_size = first.row_elements;
+  spec.dtype = static_cast<DType>(first.dtype);
   spec.rule = static_cast<UpdateRule>(first.rule);
   spec.when_full = static_cast<WhenFull>(first.when_full);
   spec.evict_by = static_cast<EvictBy>(first.evict_by);
@@ -180,8 +181,9 @@ std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& ta
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     for (const TablePartView& part : table) {
       const TableShm& checked = *part.checked;
-      if (checked.rule != first.rule || checked.row_elements != first.row_elements)
+      if (checked.rule != first.rule || checked.row_elements != first.row_elements || checked.dtype != first.dtype)
         shm::fail_damaged(part.segment.name(), "its rows are not like those of the table's first part");
+      const shm::RowForm form(checked);
       for (std::uint64_t number = 0, end = rows_in_use(part); number < end; ++number) {
         if (most != 0 && rows.size() == most) return;
         const auto& there = *reinterpret_cast<const shm::TableRowShm*>(part.segment.data() + checked.rows_offset +
@@ -190,8 +192,7 @@ std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& ta
           const std::uint64_t word = there.word.load_acquire();  // (table.R1)
           if (shm::state_of(word) != shm::RowState::kLive && shm::state_of(word) != shm::RowState::kSealed) break;
           KeyedRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
-          shm::read_elements(row.values.data(), reinterpret_cast<const float*>(&there + 1), checked.slots + 1,
-                             row.values.size(), value_of);
+          form.read_values(reinterpret_cast<const float*>(&there + 1), row.values.data(), value_of);
           shm::fence_acquire();                             // (table.R3)
           if (there.word.load_relaxed() != word) continue;  // (table.R3)
           rows.push_back(std::move(row));

@@ -13,6 +13,8 @@
 #include "persistence/checkpoint_folder.hpp"
 #include "persistence/tensor_reader.hpp"
 #include "ps_shm/errors.hpp"
+#include "update/bfloat16.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm {
 namespace {
@@ -144,7 +146,11 @@ void Checkpoint::read_rows(const std::string& table, std::uint64_t first, std::s
         });
   };
   read("keys", DType::kUint64, sizeof(std::uint64_t), std::as_writable_bytes(keys));
-  read("rows", DType::kFloat32, width * sizeof(float), std::as_writable_bytes(values));
+  const std::uint64_t row_bytes = width * update::find_dtype(stored->dtype)->bytes;
+  // Of bfloat16, they are read to where they are widened.
+  const std::size_t to = stored->dtype == DType::kBFloat16 ? values.size() - (values.size() + 1) / 2 : 0;
+  read("rows", stored->dtype, row_bytes, std::as_writable_bytes(values.subspan(to)).first(keys.size() * row_bytes));
+  if (stored->dtype == DType::kBFloat16) update::widen_in_place(values.data(), values.size());
   if (state.empty()) return;
   std::vector<float> of_slot;
   for (std::size_t slot = 0, at = 0; slot < stored->slots.size(); ++slot) {

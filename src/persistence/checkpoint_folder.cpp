@@ -24,6 +24,7 @@
 #include "persistence/folder_lock.hpp"
 #include "persistence/json_text.hpp"
 #include "ps_shm/errors.hpp"
+#include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
 
 namespace ps_shm::persistence {
@@ -84,6 +85,7 @@ StoredVariable variable_of(const Json& said) {
 StoredTable table_of(const Json& said) {
   StoredTable table;
   table.name = said.at("name").get<std::string>();
+  if (said.contains("dtype")) table.dtype = dtype_of(said.at("dtype").get<std::string>());  // tables were of float32
   table.row_size = whole(said.at("row_size"));
   table.rows = whole(said.at("rows"));
   table.rule = said.at("rule").get<std::string>();
@@ -91,8 +93,8 @@ StoredTable table_of(const Json& said) {
   table.row_slots = whole(said.at("row_slots"));
   constexpr std::uint64_t kMost = std::uint64_t{1} << 40;  // products of two of them fit into 64 bits with a few slots
   if (table.row_size == 0 || table.row_size > 1 << 20 || table.rows > kMost || table.slots.size() > 4 ||
-      table.row_slots > table.slots.size())
-    throw std::out_of_range("a table of an invalid size");
+      table.row_slots > table.slots.size() || !update::takes_gradients(table.dtype))
+    throw std::out_of_range("a table of an invalid size or dtype");
   return table;
 }
 
@@ -122,6 +124,7 @@ std::string to_json(const CheckpointFacts& facts) {
                                  {"slots", variable.slots}});
   for (const StoredTable& table : facts.tables)
     json["tables"].push_back({{"name", table.name},
+                              {"dtype", to_string(table.dtype)},
                               {"row_size", table.row_size},
                               {"rows", table.rows},
                               {"rule", table.rule},
@@ -177,6 +180,7 @@ void write_tables(const std::string& folder, const std::vector<CheckpointArrays:
     StoredTable stored = table.stored;
     std::vector<std::string> names;
     std::vector<std::unique_ptr<GrowingTensor>> tensors;
+    std::vector<std::uint16_t> rounded;
     const auto add = [&](const std::string& part, DType dtype, std::vector<std::uint64_t> rest) {
       names.push_back(fmt::format("tables-{:05}-of-{:05}.safetensors", ++number, files));
       const std::string tensor = stored.name + "." + part;
@@ -185,7 +189,7 @@ void write_tables(const std::string& folder, const std::vector<CheckpointArrays:
       places[tensor] = names.back();
     };
     add("keys", DType::kUint64, {});
-    add("rows", DType::kFloat32, {stored.row_size});
+    add("rows", stored.dtype, {stored.row_size});
     for (std::size_t slot = 0; slot < stored.slots.size(); ++slot) {
       const bool is_of_rows = slot + stored.row_slots >= stored.slots.size();
       add(stored.slots[slot], DType::kFloat32,
@@ -194,7 +198,13 @@ void write_tables(const std::string& folder, const std::vector<CheckpointArrays:
     table.dump([&](std::uint64_t key, std::span<const float> values, std::span<const float> state) {
       ++stored.rows;
       tensors[0]->append(std::as_bytes(std::span(&key, 1)));
-      tensors[1]->append(std::as_bytes(values));
+      if (stored.dtype == DType::kBFloat16) {
+        rounded.resize(values.size());
+        update::round_to_nearest(rounded.data(), values.data(), values.size());
+        tensors[1]->append(std::as_bytes(std::span(rounded)));
+      } else {
+        tensors[1]->append(std::as_bytes(values));
+      }
       for (std::size_t slot = 0; slot < stored.slots.size(); ++slot) {
         const std::size_t floats = slot + stored.row_slots >= stored.slots.size() ? 1 : stored.row_size;
         tensors[2 + slot]->append(std::as_bytes(state.first(floats)));
@@ -202,7 +212,8 @@ void write_tables(const std::string& folder, const std::vector<CheckpointArrays:
       }
     });
     for (std::size_t i = 0; i < tensors.size(); ++i) facts.files.push_back({names[i], tensors[i]->finish()});
-    bytes += stored.rows * (sizeof(std::uint64_t) + (stored.row_size + stored.state_size()) * sizeof(float));
+    const std::uint64_t of_values = stored.row_size * update::find_dtype(stored.dtype)->bytes;
+    bytes += stored.rows * (sizeof(std::uint64_t) + of_values + stored.state_size() * sizeof(float));
     facts.tables.push_back(std::move(stored));
   }
   if (files == 0) return;

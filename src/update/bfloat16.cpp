@@ -13,8 +13,7 @@ PS_SHM_SIMD_CLONES void widen_all(float* out, const BFloat16Bits* in, std::size_
 
 PS_SHM_SIMD_CLONES void round_all_to_nearest(BFloat16Bits* out, const float* in, std::size_t count) noexcept {
   PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < count; ++i)
-    out[i] = round_by(in[i], 0x7fff + (std::bit_cast<std::uint32_t>(in[i]) >> 16 & 1));
+  for (std::size_t i = 0; i < count; ++i) out[i] = rounded_to_nearest(in[i]);
 }
 
 PS_SHM_SIMD_CLONES void round_all(BFloat16Bits* out, const float* in, std::size_t count, std::uint64_t key,

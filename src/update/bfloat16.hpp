@@ -52,13 +52,18 @@ constexpr std::uint64_t rounding_key(std::uint64_t seed, std::uint64_t updates) 
   return static_cast<std::uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? quiet_nan : rounded);
 }
 
+// Rounds to nearest, ties to even; NaN stays NaN.
+[[gnu::always_inline]] constexpr std::uint16_t rounded_to_nearest(float value) noexcept {
+  return round_by(value, 0x7fff + (std::bit_cast<std::uint32_t>(value) >> 16 & 1));
+}
+
 // Converts exactly.
 void widen(float* out, const BFloat16Bits* in, std::size_t count) noexcept;
 
 // The same for values at the end of `out`, in the last floats that they fit into.
 void widen_in_place(float* out, std::size_t count) noexcept;
 
-// Rounds to nearest, ties to even; NaN stays NaN.
+// rounded_to_nearest() of each.
 void round_to_nearest(BFloat16Bits* out, const float* in, std::size_t count) noexcept;
 
 // Rounds by the random bits of `count` elements, the first of which has that number.

@@ -44,12 +44,15 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
   if (traits.reads_by_rate && spec.rate_scale == 0)
     refuse(spec, fmt::format("the factor of its learning rate must be greater than 0, because {} divides by the rate",
                              traits.name));
-  if (update::slots_per_element(rule, false, true) == 3 && !shm::kHas16ByteExchange)
-    refuse(spec, fmt::format("{} needs a compare-exchange of 16 bytes, which this build lacks", traits.name));
+  if (!update::takes_gradients(spec.dtype))
+    refuse(spec, fmt::format("its dtype is {}, and rows are of float32 or bfloat16", to_string(spec.dtype)));
+  if (spec.dtype == DType::kFloat32 && update::slots_per_element(rule, false, true) == 3 && !shm::kHas16ByteExchange)
+    refuse(spec,
+           fmt::format("{} needs a compare-exchange of 16 bytes, which this build lacks; use bfloat16", traits.name));
   if (config.optimizer.staleness_scaling && !traits.is_sum)
     refuse(spec, "lr-staleness needs the staleness of every row, which is not measured; start the job without it");
   if (spec.row_size == 0 || spec.row_size > shm::kMaxTableRowSize)
-    refuse(spec, fmt::format("a row has 1 to {} floats, not {}", shm::kMaxTableRowSize, spec.row_size));
+    refuse(spec, fmt::format("a row has 1 to {} elements, not {}", shm::kMaxTableRowSize, spec.row_size));
   if (spec.max_rows < kMinRows || spec.max_rows > shm::kMaxTableRows)
     refuse(spec, fmt::format("max_rows must be from {} to {}, not {}", kMinRows, shm::kMaxTableRows, spec.max_rows));
   constexpr double kMaxTtl = 30.0 * 24 * 3600;
@@ -93,6 +96,7 @@ TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& step
   const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
   check(spec, core.config, rule);
   settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
+  rounding = update::rounding_seed(core.config.seed, spec.name);
   const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
                             update::traits_of(rule).has_row_state()};
   const auto is_alive = [&worker](std::uint32_t lane) {
@@ -174,9 +178,11 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
 template <class Body>
 void TableState::for_initial(std::uint64_t key, Body&& body) const noexcept {
   const std::uint64_t of_key = shm::mixed(shm::mixed(spec.seed + 1) ^ key);
+  const bool is_rounded = spec.dtype == DType::kBFloat16;
   for (std::uint64_t i = 0; i < spec.row_size; ++i) {
     const auto bits = static_cast<std::uint32_t>(shm::mixed(of_key + i) >> 40);  // as many as a float has
-    body(i, (static_cast<float>(bits) / static_cast<float>(1 << 23) - 1.0F) * spec.initial_range);
+    const float value = (static_cast<float>(bits) / static_cast<float>(1 << 23) - 1.0F) * spec.initial_range;
+    body(i, is_rounded ? float{update::BFloat16{update::rounded_to_nearest(value)}} : value);
   }
 }
 
@@ -186,16 +192,15 @@ void TableState::initial_values(std::uint64_t key, float* values) const noexcept
 
 void TableState::make(std::uint64_t key, float* elements) const noexcept {
   const float rate = core.live.settings.learning_rate;
-  const std::uint64_t record = 1 + update::slots_per_element(settings.rule, false, true);
+  const shm::RowForm of_rows = form();
   constexpr std::uint64_t kAtOnce = 64;
   std::array<float, kAtOnce> values;
   for_initial(key, [&](std::uint64_t i, float value) {
     values[i % kAtOnce] = value;
     if (const std::uint64_t count = i % kAtOnce + 1; count == kAtOnce || i + 1 == spec.row_size)
-      update::initialise_elements(settings, rate, values.data(), elements + (i + 1 - count) * record, count);
+      of_rows.initialise(settings, rate, values.data(), i + 1 - count, count, elements);
   });
-  if (update::traits_of(settings.rule).has_row_state())
-    elements[spec.row_size * record] = update::first_row_state(settings, rate);
+  of_rows.initialise_row_state(settings, rate, elements);
 }
 
 void TableState::require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const {
@@ -282,23 +287,28 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
   state.require_size(keys.size(), out.size(), state.spec.row_size, "pull");
   if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
   if (state.core.notes_pulls) state.mode->note_pull();
-  const std::uint64_t width = state.spec.row_size, record = state.parts.front()->record().slots + 1;
+  const std::uint64_t width = state.spec.row_size, record = state.form().record();
   const std::uint64_t hits = counted(state, TableCounter::kHits);
+  const auto pull_by = [&](const auto& read) {  // read(to, row)
+    state.for_batches(keys, kGrain, false,
+                      [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
+                        std::uint64_t there = 0;
+                        for (std::size_t i = 0; i < batch.keys.size(); ++i) {
+                          float* const to = out.data() + place(i) * width;
+                          const bool has_row = table.read(lane, batch, i, [&](const float* row) { read(to, row); });
+                          if (!has_row) state.initial_values(batch.keys[i], to);
+                          if (!found.empty()) found[place(i)] = has_row;
+                          there += has_row;
+                        }
+                        table.count(lane, TableCounter::kHits, there);
+                        table.count(lane, TableCounter::kMisses, batch.keys.size() - there);
+                      });
+  };
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
-    state.for_batches(
-        keys, kGrain, false, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
-          std::uint64_t there = 0;
-          for (std::size_t i = 0; i < batch.keys.size(); ++i) {
-            float* const to = out.data() + place(i) * width;
-            const bool has_row = table.read(
-                lane, batch, i, [&](const float* row) { shm::read_elements(to, row, record, width, value_of); });
-            if (!has_row) state.initial_values(batch.keys[i], to);
-            if (!found.empty()) found[place(i)] = has_row;
-            there += has_row;
-          }
-          table.count(lane, TableCounter::kHits, there);
-          table.count(lane, TableCounter::kMisses, batch.keys.size() - there);
-        });
+    if (state.spec.dtype == DType::kBFloat16)
+      pull_by([&](float* to, const float* row) { shm::read_bfloat16(to, row, record, width, value_of); });
+    else
+      pull_by([&](float* to, const float* row) { shm::read_elements(to, row, record, width, value_of); });
   });
   state.core.count(Counter::kPulls).bump_relaxed(1);
   return counted(state, TableCounter::kHits) - hits;
@@ -346,11 +356,16 @@ PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const floa
   state.settings.momentum = core.live.settings.momentum;
   state.settings.beta1 = core.live.settings.beta1;
   const std::uint64_t width = state.spec.row_size;
-  return update::with_element_update(state.settings, core.row_rate(), scale, [&](const auto& update) {
-    return update_rows(state, keys, kGrain, false, [&](float* row, std::size_t i) {
-      shm::update_row(row, gradients.data() + i * width, width, core.config.adds, update);
+  const auto push_by = [&](const auto& as_stored) {  // as_stored(row, i): what update_row() gets
+    return update::with_element_update(state.settings, core.row_rate(), scale, [&](const auto& update) {
+      return update_rows(state, keys, kGrain, false, [&](float* row, std::size_t i) {
+        shm::update_row(as_stored(row, i), gradients.data() + i * width, width, core.config.adds, update);
+      });
     });
-  });
+  };
+  if (state.spec.dtype == DType::kBFloat16)
+    return push_by([&](float* row, std::size_t i) { return state.pushed_row(keys[i], row); });
+  return push_by([](float* row, std::size_t) { return row; });
 }
 
 PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const float> values,
@@ -373,7 +388,11 @@ PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const fl
   return update::with_element_change(
       state.settings, update::Change::kReset, state.core.live.settings.learning_rate, [&](const auto& change) {
         return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
-          shm::update_row(row, values.data() + i * width, width, Adds::kExact, change);
+          const float* const given = values.data() + i * width;
+          if (form.is_bfloat16())
+            shm::update_row(shm::BFloat16Row<shm::RoundToNearest>{row, {}}, given, width, Adds::kExact, change);
+          else
+            shm::update_row(row, given, width, Adds::kExact, change);
         });
       });
 }
@@ -450,7 +469,7 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
             shm::racing_copy(raw.data(), elements, raw.size());
           },
           [&] {
-            shm::read_elements(values.data(), raw.data(), form.record(), values.size(), value_of);
+            form.read_values(raw.data(), values.data(), value_of);
             form.split_state(raw.data(), slots.data());
             row(one);
           });

@@ -38,7 +38,13 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   template <class Body>
   void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body);
 
-  shm::RowForm form() const noexcept { return shm::RowForm(parts.front()->record()); }
+  // The row of bfloat16 that is there, for a push.
+  shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::uint64_t key, float* row) const noexcept {
+    const std::uint64_t of_key = update::mixed(rounding ^ key);
+    return {row, {update::rounding_key(of_key, shm::TablePart::count_push(row))}};
+  }
+
+  shm::RowForm form() const noexcept { return {settings.rule, spec.dtype, spec.row_size}; }
 
   void require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const;
   void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;
@@ -46,7 +52,8 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   WorkerCore& core;
   const std::unique_ptr<StepMode>& mode;
   TableSpec spec;
-  update::Settings settings;
+  update::Settings settings;  // of float32, in which updates compute
+  std::uint64_t rounding;     // rounding_seed(), for bfloat16
   std::vector<std::unique_ptr<shm::TablePart>> parts;
   std::vector<std::vector<shm::TableLane>> lanes;  // of each part, of each thread
   RowSums sums;

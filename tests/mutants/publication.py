@@ -173,8 +173,8 @@ MUTANTS = {
         "breaks": "Floats are truncated to bfloat16.",
         "rule": "publication",
         "tests": ['publication_memory "publication copies: floats*"'],
-        "file": "src/update/bfloat16.cpp",
-        "changes": [("round_by(in[i], 0x7fff + (std::bit_cast<std::uint32_t>(in[i]) >> 16 & 1))", "round_by(in[i], 0)")],
+        "file": "src/update/bfloat16.hpp",
+        "changes": [("round_by(value, 0x7fff + (std::bit_cast<std::uint32_t>(value) >> 16 & 1))", "round_by(value, 0)")],
     },
     "publication_streams_short": {
         "breaks": "The last bytes of a tensor that is copied around the caches are left out.",

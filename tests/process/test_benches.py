@@ -142,7 +142,7 @@ class Keyed(unittest.TestCase):
             code, out, err = finish(process)
             self.assertEqual(code, 0, out + err)
             runs = {run["name"]: run for run in json.loads(report.read_text())["benchmarks"]}
-        stores = ("table", "dictionary", "tbb", "striped", "boost", "redis")
+        stores = ("table", "bfloat16", "dictionary", "tbb", "striped", "boost", "redis")
         expected = {f"{what}/{who}/{law}/processes:{p}" for what in ("lookup", "pull", "push") for who in stores
                     for law in ("zipf", "uniform") for p in (1, 2)}
         expected |= {f"insert/{who}/processes:{p}" for who in stores if who != "dictionary" for p in (1, 2)}

@@ -57,6 +57,15 @@ def test_options_of_a_keyed_embedding(job):
             rows.append(admitting.table.statistics().rows)
         assert rows[0] == 0 and rows[1] > 0
         assert "keyed=True, evict=lfu" in repr(admitting)
+        for cls in (ps_shm.torch.Embedding, ps_shm.torch.EmbeddingBag):
+            half = cls(cls.__name__, 64, 8, keyed=True, rule="sgd", deviation=0, dtype=torch.bfloat16, worker=worker)
+            rows = half(torch.arange(6).reshape(3, 2))
+            assert rows.dtype == torch.float32
+            rows.sum().backward()
+            half.push()
+            (info,) = (one for one in ps_shm.View(job).tables() if one.name == cls.__name__)
+            assert info.dtype == "bfloat16" and info.statistics.rows == 6
+            assert set(half.weight.flatten().tolist()) <= {-0.10009765625, -0.099609375, -0.050048828125, -0.0498046875}
         with pytest.raises(ps_shm.Error, match="use `table`"):
             admitting.variable
         with pytest.raises(ps_shm.Error, match="use `variable`"):

@@ -36,6 +36,27 @@ def test_rows_are_made_when_they_are_pushed(table):
     assert repr(pushed) == "PushedKeys(updated=3, unadmitted=0, refused=0)"
 
 
+def test_rows_of_bfloat16_take_half_the_memory_and_lose_no_small_change(job, worker):
+    table = worker.table("half", 64, 1000, dtype="bfloat16")
+    keys = numpy.arange(200, dtype=numpy.uint64)
+    table.assign(keys, numpy.full((200, 64), 1.001, numpy.float32))
+    assert (table.pull(keys)[0] == 1).all()  # the nearest
+    for _ in range(64):
+        table.push(keys, numpy.full((200, 64), 2.0**-10, numpy.float32))  # too small to change 1 by rounding to nearest
+    rows = table.pull(keys)[0]
+    assert rows.dtype == numpy.float32 and abs(rows.mean() - (1 + 64 / 1024)) < 0.002
+    (info,) = (one for one in ps_shm.View(job).tables() if one.name == "half")
+    assert info.dtype == "bfloat16" and info.row_bytes == 32 + 64 * 2
+    saved = table.export(state=True)
+    assert numpy.array_equal(saved.rows[numpy.argsort(saved.keys)], rows) and saved.rows.dtype == numpy.float32
+    assert "200 of 1000 rows of 64 numbers of bfloat16" in inspected(job, "show", "half")
+    with pytest.raises(ps_shm.Error, match="already exists with dtype bfloat16, but float32 was requested"):
+        worker.table("half", 64, 1000)
+    for dtype, error, words in (("int64", ps_shm.Error, "rows are of float32 or bfloat16"), ("float17", ValueError, "float17")):
+        with pytest.raises(error, match=words):
+            worker.table("other", 64, 1000, dtype=dtype)
+
+
 def test_a_negative_key_is_the_unsigned_one_and_keys_have_any_shape(table):
     table.assign(numpy.array([[-1, 5]], numpy.int64), numpy.arange(6, dtype=numpy.float32).reshape(1, 2, 3))
     rows, found = table.pull(numpy.array([(1 << 64) - 1], numpy.uint64))
@@ -172,10 +193,11 @@ def test_mistakes(worker, table):
         table.pull(numpy.array([1]))
 
 
-def test_the_program_of_the_page_runs(job, capsys):
+def test_the_programs_of_the_page_run(job, capsys):
     page = (pathlib.Path(__file__).resolve().parents[2] / "docs" / "tables.md").read_text()
-    (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
-    exec(program.replace('"job"', f'"{job}"'), {})
+    names = {}
+    for program in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S):
+        exec(re.sub(r'"(job|half)"', f'"{job}"', program), names)
     assert "PushedKeys(updated=2, unadmitted=0, refused=0) TableStatistics(rows=2, max_rows=1000000, made=2" in capsys.readouterr().out
 
 

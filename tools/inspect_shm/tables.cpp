@@ -44,11 +44,17 @@ std::string share_as_text(const Json& share) {
 
 Json facts_of(const TableInfo& table) {
   const TableStatistics& counts = table.statistics;
-  Json facts = {{"name", table.spec.name},          {"row_size", table.spec.row_size},
-                {"row_bytes", table.row_bytes},     {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
-                {"evict", eviction_of(table.spec)}, {"ttl_seconds", table.spec.ttl_seconds},
-                {"admit", table.spec.admit_after},  {"parts", table.parts},
-                {"buckets", table.buckets},         {"load", double(counts.rows) / double(table.buckets)}};
+  Json facts = {{"name", table.spec.name},
+                {"dtype", to_string(table.spec.dtype)},
+                {"row_size", table.spec.row_size},
+                {"row_bytes", table.row_bytes},
+                {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
+                {"evict", eviction_of(table.spec)},
+                {"ttl_seconds", table.spec.ttl_seconds},
+                {"admit", table.spec.admit_after},
+                {"parts", table.parts},
+                {"buckets", table.buckets},
+                {"load", double(counts.rows) / double(table.buckets)}};
   for (const report::TableFigure& figure : report::kTableFigures) facts[figure.name] = counts.*figure.member;
   facts["hit_rate"] = hit_rate(counts.hits, counts.misses);
   return facts;
@@ -110,9 +116,10 @@ std::string table_as_text(const Json& shown, Columns columns) {
   const auto rate = [&](const char* key) {
     return table[key].is_null() ? std::string() : fmt::format(", {:.1f} a second", table[key].get<double>());
   };
-  std::string text =
-      fmt::format("table {} of job {}: {} of {} rows of {} floats, {}\n", cell(table["name"]), cell(shown["job"]),
-                  cell(table["rows"]), cell(table["max_rows"]), cell(table["row_size"]), bytes_as_text(table["bytes"]));
+  std::string text = fmt::format(
+      "table {} of job {}: {} of {} rows of {} {}, {}\n", cell(table["name"]), cell(shown["job"]), cell(table["rows"]),
+      cell(table["max_rows"]), cell(table["row_size"]),
+      table["dtype"] == "float32" ? "floats" : "numbers of " + cell(table["dtype"]), bytes_as_text(table["bytes"]));
   text += fmt::format(
       "  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
       table["evict"] == "refuse" ? "refuses new keys when it is full"

@@ -56,10 +56,12 @@ class Embedding(torch.nn.Module):
         keyed: whether ids are keys of a table by key.
         evict, ttl, admit: which rows such a table evicts, how old they become, and which push of an id makes its row, as
             for Worker.table().
+        dtype: of the rows of such a table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
+            rows, and takes gradients, of float32.
         worker: a Worker to attach to at once.
 
     Raises:
-        ValueError: evict, ttl or admit without keyed=True.
+        ValueError: evict, ttl, admit or dtype without keyed=True.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
             same. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
     """
@@ -78,14 +80,15 @@ class Embedding(torch.nn.Module):
         evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
         ttl: Optional[float] = None,
         admit: int = 1,
+        dtype: torch.dtype = torch.float32,
         worker: Optional[Worker] = None,
     ) -> None:
         super().__init__()
-        if not keyed and (evict, ttl, admit) != ("lru", None, 1):
-            raise ValueError(f"embedding '{name}': evict, ttl and admit need keyed=True")
+        if not keyed and (evict, ttl, admit, dtype) != ("lru", None, 1, torch.float32):
+            raise ValueError(f"embedding '{name}': evict, ttl, admit and dtype need keyed=True")
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
-        self._keyed, self._evict, self._ttl, self._admit = keyed, evict, ttl, admit
+        self._keyed, self._evict, self._ttl, self._admit, self._dtype = keyed, evict, ttl, admit, dtype
         self._variable: Optional[Variable] = None
         self._table: Optional[Table] = None
         # For push(): the ids, and a tensor whose `grad` is their gradient, as that of a parameter is.
@@ -107,6 +110,7 @@ class Embedding(torch.nn.Module):
             self._table = worker.table(
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
                 admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed,
+                dtype=str(self._dtype).removeprefix("torch."),
             )  # fmt: skip
             if self._loaded is not None:
                 is_new = ~torch.from_numpy(self._table.contains(self._loaded_ids))
@@ -331,7 +335,8 @@ class EmbeddingBag(Embedding):
         mode: "sum", "mean" or "max".
         include_last_offset: whether the last offset is the number of ids.
         padding_idx: an id that bags do not contain, and whose row is never trained.
-        name, num_embeddings, embedding_dim, rule, deviation, seed, keyed, evict, ttl, admit, worker: as for Embedding.
+        name, num_embeddings, embedding_dim, rule, deviation, seed, keyed, evict, ttl, admit, dtype, worker: as for
+            Embedding.
 
     Raises:
         ValueError: there is no such mode, or as for Embedding.
@@ -354,6 +359,7 @@ class EmbeddingBag(Embedding):
         evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
         ttl: Optional[float] = None,
         admit: int = 1,
+        dtype: torch.dtype = torch.float32,
         worker: Optional[Worker] = None,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
@@ -361,7 +367,7 @@ class EmbeddingBag(Embedding):
         super().__init__(
             name, num_embeddings, embedding_dim,
             rule=rule, deviation=deviation, seed=seed, padding_idx=padding_idx,
-            keyed=keyed, evict=evict, ttl=ttl, admit=admit, worker=worker,
+            keyed=keyed, evict=evict, ttl=ttl, admit=admit, dtype=dtype, worker=worker,
         )  # fmt: skip
         self._mode, self._include_last_offset = mode, include_last_offset
 

@@ -190,7 +190,7 @@ template <>
 struct LayoutFields<TableRowShm> {
   using Struct = TableRowShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(key), PS_SHM_FIELD(word), PS_SHM_FIELD(used),
-                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(pad0)};
+                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(pushes)};
 };
 
 template <>
@@ -221,7 +221,7 @@ struct LayoutFields<TableShm> {
                                         PS_SHM_FIELD(regularize),     PS_SHM_FIELD(admit_after),
                                         PS_SHM_FIELD(when_full),      PS_SHM_FIELD(evict_by),
                                         PS_SHM_FIELD(touch_on_pull),  PS_SHM_FIELD(initial_range),
-                                        PS_SHM_FIELD(pad0),           PS_SHM_FIELD(ttl_ns),
+                                        PS_SHM_FIELD(dtype),          PS_SHM_FIELD(ttl_ns),
                                         PS_SHM_FIELD(seed),           PS_SHM_FIELD(listed_at_most),
                                         PS_SHM_FIELD(evicted_offset), PS_SHM_FIELD(pad1),
                                         PS_SHM_FIELD(bits),           PS_SHM_FIELD(lanes_used),

@@ -19,6 +19,7 @@
 //            +---------------------+
 //
 // A row: | TableRowShm 32 B | elements with their state beside them, as in-place rows have them (layout.hpp) |
+// The numbers of a table of bfloat16 take half of that, but for a row's own state (inplace_bfloat16.hpp).
 //
 // All rows and buckets form one list, sorted by a hash of the key: a split-ordered list (Shalev and Shavit 2006) on the
 // list of Michael (2002). A bucket is only a way into it. The word of a row says whose the row is.
@@ -73,7 +74,7 @@ struct TableRowShm {
   AtomicShm<std::uint64_t> word;
   AtomicShm<std::uint32_t> used;     // make_used()
   AtomicShm<std::uint32_t> changed;  // TableShm::dump_epoch at the last push (table.P4), at least; 0: never pushed
-  std::uint64_t pad0;
+  AtomicShm<std::uint64_t> pushes;   // that have begun; only rows of bfloat16 are counted (table.P6)
 };
 
 // TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used,
@@ -124,7 +125,7 @@ struct alignas(kWriterLine) TableShm {
   std::uint64_t max_rows, max_bits;                   // of this part
   std::uint64_t sightings, sightings_offset, buckets_offset, rows_offset, bytes;
   std::uint32_t rate_scale, regularize;  // bits of floats, as the next
-  std::uint32_t admit_after, when_full, evict_by, touch_on_pull, initial_range, pad0;
+  std::uint32_t admit_after, when_full, evict_by, touch_on_pull, initial_range, dtype;
   std::uint64_t ttl_ns, seed;
   std::uint64_t listed_at_most, evicted_offset;  // of each lane; all rings of EvictedShm follow each other
   std::uint8_t pad1[88];

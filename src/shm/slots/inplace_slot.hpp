@@ -149,24 +149,28 @@ void update_racy(float* target, const float* gradient, std::size_t count, const 
   for (std::size_t i = 0; i < count; ++i) update_record(update, target + i * floats_of<Update>(), gradient[i]);
 }
 
-template <class Update>
-[[gnu::always_inline]] inline void update_elements(float* target, const float* gradient, std::size_t count, Adds adds,
-                                                   const Update& update) noexcept {
+template <class Target, class Update>
+[[gnu::always_inline]] inline void update_elements(const Target& target, const float* gradient, std::size_t count,
+                                                   Adds adds, const Update& update) noexcept {
   if (adds == Adds::kExact)
     update_exact(target, gradient, count, update);
   else
     update_racy(target, gradient, count, update);
 }
 
-// Updates a row of `count` elements. If the rule keeps state for each row (update.with_state), that state follows the
-// elements and is changed first. Elements may be computed from a state that other pushes have changed in the meantime;
-// none of the changes is lost. update.row_state() is the value that an assignment gives to such a state.
-template <class Update>
-[[gnu::always_inline]] inline void update_row(float* row, const float* gradient, std::size_t count, Adds adds,
+// Where the state of a row of `count` elements lies.
+inline float* state_behind(float* row, std::size_t count) noexcept { return row + count; }
+
+// Updates a row of `count` elements, a float* or a BFloat16Row. If the rule keeps state for each row (update.with_state),
+// that state follows the elements and is changed first. Elements may be computed from a state that other pushes have
+// changed in the meantime; none of the changes is lost. update.row_state() is the value that an assignment gives to such
+// a state.
+template <class Row, class Update>
+[[gnu::always_inline]] inline void update_row(const Row& row, const float* gradient, std::size_t count, Adds adds,
                                               const Update& update) noexcept {
   if constexpr (requires { update.with_state(0.0F); }) {
     const float added = update.add_to_state(gradient, count);
-    float* state = row + count;
+    float* state = state_behind(row, count);
     float now;
     if (adds == Adds::kExact)
       now = update_bits<std::uint32_t>(state, &added, [](float n, float more) { return n + more; });
@@ -175,7 +179,7 @@ template <class Update>
     update_elements(row, gradient, count, adds, update.with_state(now));
   } else if constexpr (requires { update.row_state(); }) {
     const float state = update.row_state();  // inplace.P6: before the elements
-    update_bits<std::uint32_t>(row + count, &state, [](float, float given) { return given; });
+    update_bits<std::uint32_t>(state_behind(row, count), &state, [](float, float given) { return given; });
     update_elements(row, gradient, count, adds, update);
   } else {
     update_elements(row, gradient, count, adds, update);

@@ -355,6 +355,7 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, std::uint6
       TableRowShm& made = row(*mine);
       made.key.store_relaxed(key);  // (table.I3) private, as the next
       made.used.store_relaxed(make_used(lane.time, 0));
+      made.pushes.store_relaxed(0);
       maker.make(key, lane.new_row.data());
       racing_copy(elements(*mine), lane.new_row.data(), lane.new_row.size());
       fault_point(FaultPoint::kRowFilled);

@@ -84,6 +84,11 @@ class TablePart {
   // nullptr if it has no row, because it is not admitted or there is no room. No other key gets them until the lane's
   // next pin() or unpin(). admits_all: whether keys get rows whatever `admit_after` is. Lock-free.
   void pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows);
+  // (table.P6) How often the row has been pushed before. Requires: the lane has pinned it; `elements` is where pin() said.
+  static std::uint64_t count_push(float* elements) noexcept {
+    TableRowShm& there = *(reinterpret_cast<TableRowShm*>(elements) - 1);
+    return there.pushes.fetch_add_relaxed(1);  // relaxed: only the number counts
+  }
   // (table.P5)
   void unpin(TableLane& lane) noexcept;
 

@@ -9,6 +9,8 @@
 #include "ps_shm/errors.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/segment/damage.hpp"
+#include "shm/slots/inplace_bfloat16.hpp"
+#include "update/dtypes.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm::shm {
@@ -20,7 +22,8 @@ std::uint32_t number_of(std::uint32_t table, std::uint32_t part) noexcept { retu
 
 // Where everything lies. Requires: the sizes are set.
 void place(TableShm& table) noexcept {
-  table.row_floats = table.row_elements * (1 + table.slots);
+  const std::uint64_t numbers = table.row_elements * (1 + table.slots);
+  table.row_floats = static_cast<DType>(table.dtype) == DType::kBFloat16 ? floats_of_bfloat16(numbers) : numbers;
   if (table.has_row_state != 0) ++table.row_floats;
   table.row_floats = round_up(table.row_floats, 4);  // the elements of each row are 16-byte aligned
   table.row_bytes = sizeof(TableRowShm) + table.row_floats * sizeof(float);
@@ -45,6 +48,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.has_row_state = form.has_row_state ? 1 : 0;
   table.lanes = job.lanes();
   table.part = part, table.parts = parts;
+  table.dtype = static_cast<std::uint32_t>(spec.dtype);
   table.row_elements = spec.row_size;
   table.max_rows = (spec.max_rows - 1) / parts + 1;
   table.rate_scale = std::bit_cast<std::uint32_t>(spec.rate_scale);
@@ -127,6 +131,8 @@ void check_agreement(const TableShm& there, const TableShm& wanted) {
   };
   const auto number = [](std::uint32_t bits) { return std::bit_cast<float>(bits); };
   disagree("rows of", there.row_elements, wanted.row_elements);
+  const auto name_of = [](std::uint32_t dtype) { return std::string(to_string(static_cast<DType>(dtype))); };
+  disagree("dtype", name_of(there.dtype), name_of(wanted.dtype));
   disagree("update rule", there.rule, wanted.rule);
   disagree("max_rows", there.max_rows * there.parts, wanted.max_rows * wanted.parts);
   disagree("admit_after", there.admit_after, wanted.admit_after);
@@ -148,7 +154,8 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
   const TableShm& there = checked;
   const update::Traits* const rule = update::find_rule(there.rule);
   if (rule == nullptr || there.slots != update::slots_per_element(rule->rule, false, true) ||
-      there.has_row_state != (rule->has_row_state() ? 1U : 0U))
+      there.has_row_state != (rule->has_row_state() ? 1U : 0U) ||
+      !update::takes_gradients(static_cast<DType>(there.dtype)))
     return false;
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
       there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
