@@ -147,7 +147,7 @@ class BFloat16(ProcessTest):
 
     def test_what_is_not_possible_is_refused(self):
         for more, says in ((("--layout", "inplace"), "choose --layout versioned"),
-                           (("--model", "fm"), "only for dense models"),
+                           (("--model", "fm"), "model fm needs --keyed"),
                            (("--device", "simulated"), "choose --device cpu")):
             code, _, err = support.run("launch_shm", "--dtype", "bfloat16", *more)
             self.assertEqual(code, 2, err)

@@ -100,10 +100,10 @@ struct TrainingSettings {
   double wait_job_seconds = 60.0;
   std::uint64_t push_every = 1;
   std::optional<float> local_learning_rate;
-  bool no_stream_waits = false;  // on a GPU
-  DType dtype = DType::kFloat32;  // of a dense model's variables
-  std::string init_from;         // a safetensors file; empty: none
-  std::string init_match;        // a regular expression for names of variables; empty: all
+  bool no_stream_waits = false;   // on a GPU
+  DType dtype = DType::kFloat32;  // of a dense model's variables, or of the rows by key
+  std::string init_from;          // a safetensors file; empty: none
+  std::string init_match;         // a regular expression for names of variables; empty: all
 
   OnNan on_nan = OnNan::kWarn;
 

@@ -90,10 +90,11 @@ int train_sparse_in_job(const WorkerSettings& settings) {
   options.trace = trace.get();
   std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
   options.observer = summaries ? &*summaries : nullptr;
+  train::TableOptions rows = sparse.table;
+  rows.dtype = settings.training.dtype;
   const train::TrainTotals totals =
-      sparse.keyed
-          ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, sparse.table, &table)
-          : train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &variable);
+      sparse.keyed ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, rows, &table)
+                   : train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &variable);
   if (summaries) summaries->finish(totals);
   std::optional<report::KeyedResult> keyed;
   if (table && !totals.is_interrupted && is_last(worker)) {

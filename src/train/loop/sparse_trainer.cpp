@@ -180,6 +180,7 @@ TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& da
   TableSpec spec;
   spec.name = model.table().name;
   spec.row_size = model.table().shape[1];
+  spec.dtype = rows.dtype;
   spec.max_rows = rows.max_rows;
   spec.admit_after = rows.admit_after;
   spec.when_full = rows.evict_by ? WhenFull::kEvict : WhenFull::kRefuse;

@@ -32,6 +32,7 @@ struct SparseTrainOptions : TrainHooks {
 
 // The table by key of a model of keyed data.
 struct TableOptions {
+  DType dtype = DType::kFloat32;
   std::uint64_t max_rows = 1'000'000;
   std::uint32_t admit_after = 1;
   // None: a full table refuses new keys. The order of use is known to a quarter of a second, in which workers push more
