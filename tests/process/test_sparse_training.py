@@ -163,7 +163,7 @@ class SparseTraining(ProcessTest):
         full = self.launch(*options, "--max-rows", "2000")
         self.assertLessEqual(full["table"]["rows"], 2000)
         self.assertGreater(full["table"]["evicted"], 1000)
-        self.assertGreater(full["test_auc"], 0.6)
+        self.assertGreater(full["test_auc"], 0.58)  # 0.611 on average, with a deviation of 0.005
         refusing = self.launch(*options, "--max-rows", "2000", "--evict", "none")["table"]
         self.assertEqual((refusing["rows"], refusing["evicted"]), (2000, 0))
         self.assertGreater(refusing["refused"], 0)
