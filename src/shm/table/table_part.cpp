@@ -20,6 +20,9 @@ constexpr std::uint64_t kRowsAtOnce = 64;        // that a lane takes of the unu
 constexpr std::uint64_t kBackedBytes = 1 << 20;  // memory is asked for in such steps
 constexpr int kMaxWalk = 64;                     // rows; find() goes further
 constexpr int kMaxTurns = 64;                    // of the hand, for one row
+constexpr std::uint32_t kNoRow = 0xffffffff;     // as a hint
+constexpr std::uint64_t kLine = 64;
+constexpr std::uint64_t kMostFetched = 1024;  // bytes of a row; the processor itself goes on from there
 
 constexpr bool is_bucket(std::uint64_t reference) noexcept { return (reference & kBucketKind) != 0; }
 constexpr std::uint32_t index_of(std::uint64_t reference) noexcept { return static_cast<std::uint32_t>(reference); }
@@ -68,6 +71,17 @@ std::uint32_t TablePart::bucket_of(std::uint64_t order) const noexcept {
   return static_cast<std::uint32_t>(reversed(order)) & ((std::uint32_t{1} << shm_.bits.hint()) - 1);
 }
 
+// Asks for the lines of a row: the one that it begins in, or the others.
+void TablePart::fetch(std::uint64_t number, bool is_rest, bool to_write) const noexcept {
+  const auto begin = reinterpret_cast<std::uintptr_t>(&row(number));
+  const std::uintptr_t end = begin + std::min(row_bytes_, kMostFetched), first = begin & ~(kLine - 1);
+  for (std::uintptr_t at = is_rest ? first + kLine : first; at < (is_rest ? end : first + kLine); at += kLine)
+    if (to_write)
+      update::prefetch_to_own(reinterpret_cast<const float*>(at));
+    else
+      __builtin_prefetch(reinterpret_cast<const void*>(at));
+}
+
 bool TablePart::leads_to_row(std::uint64_t reference) const noexcept {
   return !is_bucket(reference) && index_of(reference) < shm_.max_rows;
 }
@@ -75,34 +89,55 @@ bool TablePart::leads_to_row(std::uint64_t reference) const noexcept {
 TablePart::Batch TablePart::ask(std::span<const std::uint64_t> keys) const noexcept {
   Batch batch;
   batch.keys = keys;
+  batch.open = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     batch.orders[i] = order_of_row(keys[i]);
     batch.buckets[i] = bucket_of(batch.orders[i]);
+    batch.rows[i] = kNoRow;
     __builtin_prefetch(&buckets_[batch.buckets[i]]);
   }
   return batch;
 }
 
-void TablePart::fetch_rows(const Batch& batch, bool to_write) const noexcept {
-  constexpr std::uint64_t kLine = 64, kMost = 192;  // the processor itself goes on from there
-  const auto fetch = [&](std::uint64_t reference) {
-    const auto* const first = reinterpret_cast<const std::byte*>(&row(index_of(reference)));
-    for (std::uint64_t at = 0; at < std::min(row_bytes_, kMost); at += kLine)
-      if (to_write)
-        update::prefetch_to_own(reinterpret_cast<const float*>(first + at));
-      else
-        __builtin_prefetch(first + at);
-  };
-  for (std::size_t i = 0; i < batch.keys.size(); ++i) {
-    const std::uint64_t first = reference_of(buckets_[batch.buckets[i]].hint());
-    if (leads_to_row(first)) fetch(first);
+void TablePart::enter(Batch& batch, bool to_write) const noexcept {
+  for (std::size_t i = 0; i < batch.keys.size(); ++i)
+    lead(batch, i, reference_of(buckets_[batch.buckets[i]].hint()), to_write);
+}
+
+void TablePart::lead(Batch& batch, std::size_t i, std::uint64_t reference, bool to_write) const noexcept {
+  const std::uint32_t bit = std::uint32_t{1} << i;
+  if (leads_to_row(reference)) {
+    batch.rows[i] = index_of(reference);
+    batch.open |= bit;
+    fetch(batch.rows[i], false, to_write);
+  } else {
+    batch.rows[i] = kNoRow;
+    batch.open &= ~bit;
   }
-  for (std::size_t i = 0; i < batch.keys.size(); ++i) {  // where another row comes before it: about one of four
-    const std::uint64_t first = reference_of(buckets_[batch.buckets[i]].hint());
-    if (!leads_to_row(first) || row(index_of(first)).key.hint() == batch.keys[i]) continue;
-    const std::uint64_t second = reference_of(row(index_of(first)).word.hint());
-    if (leads_to_row(second)) fetch(second);
+}
+
+void TablePart::follow(Batch& batch, bool to_write) const noexcept {
+  for (std::uint32_t open = batch.open; open != 0; open &= open - 1) {
+    const auto i = static_cast<std::size_t>(std::countr_zero(open));
+    const TableRowShm& there = row(batch.rows[i]);
+    if (there.key.hint() != batch.keys[i]) {
+      lead(batch, i, reference_of(there.word.hint()), to_write);
+    } else {
+      batch.open &= ~(std::uint32_t{1} << i);
+      fetch(batch.rows[i], true, to_write);
+    }
   }
+}
+
+std::optional<std::uint64_t> TablePart::row_by_hint(const Batch& batch, std::size_t i,
+                                                    std::uint64_t& word) const noexcept {
+  const std::uint64_t number = batch.rows[i];
+  if (number == kNoRow) return std::nullopt;
+  const TableRowShm& there = row(number);
+  word = there.word.load_acquire();  // (table.R1)
+  const bool is_its = (state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed) &&
+                      there.key.load_relaxed() == batch.keys[i];
+  return is_its ? std::optional(number) : std::nullopt;
 }
 
 // A walk without a look at the path: it meets the row, or does not, which only find() can confirm.
@@ -137,7 +172,7 @@ std::optional<std::uint64_t> TablePart::locate(TableLane& lane, std::uint64_t ke
 
 bool TablePart::contains(TableLane& lane, const Batch& batch, std::size_t i) {
   std::uint64_t word;
-  return locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word).has_value();
+  return row_by_hint(batch, i, word) || locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word);
 }
 
 // Michael's search from a linked bucket for the first row or bucket that is not before (order, key). Unlinks the dead
@@ -326,9 +361,12 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
 }
 
 // (table.I1 to table.I7) Nothing: the key is not admitted, or there is no room.
-std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
-                                                     std::uint32_t bucket, const RowMaker& maker, bool admits_all) {
+std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batch& batch, std::size_t i,
+                                                     const RowMaker& maker, bool admits_all) {
   std::uint64_t ignored;
+  if (const auto found = row_by_hint(batch, i, ignored)) return found;
+  const std::uint64_t key = batch.keys[i], order = batch.orders[i];
+  const std::uint32_t bucket = batch.buckets[i];
   if (const auto found = walk(bucket, key, order, ignored)) return found;
   link_bucket(lane, bucket);
   std::optional<std::uint64_t> mine;
@@ -421,7 +459,7 @@ void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, 
   std::array<std::optional<std::uint64_t>, kPins> found;
   note_time(lane);
   const auto find_and_pin = [&](std::size_t i) {
-    found[i] = find_or_make(lane, batch.keys[i], batch.orders[i], batch.buckets[i], maker, admits_all);
+    found[i] = find_or_make(lane, batch, i, maker, admits_all);
     pins[i].store_release(found[i] ? *found[i] + 1 : 0);  // (table.P1) also ends the pin before, behind its data
     fault_point(FaultPoint::kRowPinned);
   };

@@ -59,11 +59,13 @@ inline void raise(AtomicShm<std::uint32_t>& word, std::uint32_t least) noexcept 
 
 class TablePart {
  public:
-  // Up to kPins keys, none of them twice, and where the search for each begins.
+  // Up to kPins keys, none of them twice, where the search for each begins, and which row it probably leads to.
   struct Batch {
     std::span<const std::uint64_t> keys;
     std::array<std::uint64_t, kPins> orders;
     std::array<std::uint32_t, kPins> buckets;
+    std::array<std::uint32_t, kPins> rows;  // hints, of which any may be wrong
+    std::uint32_t open;                     // bit i: follow() is not at the key's row yet
   };
 
   // Requires: the segment is a table's, checked. is_alive: whether the owner of a lane is alive.
@@ -76,9 +78,12 @@ class TablePart {
   // Begins to use the lane (table.P0). Requires: this process owns its rank.
   TableLane begin(std::uint32_t lane);
 
-  // Computes where the keys are, and prefetches what leads to them. fetch_rows() prefetches the rows themselves.
+  // Steps that prefetch what the next one reads: the buckets of the keys; the first row of each bucket; and the rest of
+  // this row if it is the key's, else the row behind it, as often as follow() is called. Each step is worth most if the
+  // steps of other batches come in between.
   Batch ask(std::span<const std::uint64_t> keys) const noexcept;
-  void fetch_rows(const Batch& batch, bool to_write) const noexcept;
+  void enter(Batch& batch, bool to_write) const noexcept;
+  void follow(Batch& batch, bool to_write) const noexcept;
 
   // (table.P1 to table.P3) Finds or makes the rows of the keys, and pins them: rows[i] is where the elements of key i are, or
   // nullptr if it has no row, because it is not admitted or there is no room. No other key gets them until the lane's
@@ -99,7 +104,8 @@ class TablePart {
     if (i == 0 && shm_.touch_on_pull != 0) note_time(lane);
     for (;;) {
       std::uint64_t word = 0;
-      const std::optional<std::uint64_t> found = locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word);
+      std::optional<std::uint64_t> found = row_by_hint(batch, i, word);
+      if (!found) found = locate(lane, batch.keys[i], batch.orders[i], batch.buckets[i], word);
       if (!found) return false;
       TableRowShm& there = row(*found);
       copy(elements(*found));
@@ -178,7 +184,10 @@ class TablePart {
   float* elements(std::uint64_t number) const noexcept { return reinterpret_cast<float*>(&row(number) + 1); }
   std::uint32_t bucket_of(std::uint64_t order) const noexcept;
   bool leads_to_row(std::uint64_t reference) const noexcept;
+  void lead(Batch& batch, std::size_t i, std::uint64_t reference, bool to_write) const noexcept;
+  void fetch(std::uint64_t number, bool is_rest, bool to_write) const noexcept;
 
+  std::optional<std::uint64_t> row_by_hint(const Batch& batch, std::size_t i, std::uint64_t& word) const noexcept;
   std::optional<std::uint64_t> walk(std::uint32_t bucket, std::uint64_t key, std::uint64_t order,
                                     std::uint64_t& word) const noexcept;
   std::optional<std::uint64_t> locate(TableLane& lane, std::uint64_t key, std::uint64_t order, std::uint32_t bucket,
@@ -187,8 +196,8 @@ class TablePart {
   void link_bucket(TableLane& lane, std::uint32_t bucket);
   void link_next_buckets(TableLane& lane);
   void make_live(std::uint64_t number, std::uint64_t word) noexcept;
-  std::optional<std::uint64_t> find_or_make(TableLane& lane, std::uint64_t key, std::uint64_t order,
-                                            std::uint32_t bucket, const RowMaker& maker, bool admits_all);
+  std::optional<std::uint64_t> find_or_make(TableLane& lane, const Batch& batch, std::size_t i, const RowMaker& maker,
+                                            bool admits_all);
   std::optional<std::uint64_t> claim(TableLane& lane);
   bool take_unused(TableLane& lane);
   bool has_memory(std::uint64_t rows) noexcept;
