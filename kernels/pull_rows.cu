@@ -7,18 +7,13 @@
 #include "launch.cuh"
 #include "row_ids.cuh"
 #include "system_memory.cuh"
+#include "table_values.cuh"
 #include "transfer_launchers.hpp"
 
 namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kMaxLanes = 32;
-
-// The address of an offset in a part's shard. Sixteen bytes at a multiple of sixteen are contiguous.
-__device__ inline const void* address_of(const RowPart& part, std::uint64_t offset, std::uint32_t region_bits) {
-  const std::uint64_t in_region = offset & ((std::uint64_t{1} << region_bits) - 1);
-  return reinterpret_cast<const void*>(part.regions[offset >> region_bits] + in_region);
-}
 
 struct Place {
   RowPart part;
@@ -46,48 +41,6 @@ __device__ inline Place place_of(const RowTable& table, std::uint64_t row) {
   return {part, part.offset + local * table.row_floats * sizeof(float)};
 }
 
-// As in src/update/rule_table.hpp, with the same roundings: none of these operations is contracted.
-__device__ inline float ftrl_value(float z, float n, const RowTable& table) {
-  const float left = __fsub_rn(fabsf(z), table.l1);
-  if (!(left > 0)) return left == left ? 0.0F : left;
-  const float root = __fsqrt_rn(n);
-  return __fdiv_rn(-copysignf(left, z),
-                   __fadd_rn(__fmul_rn(__fadd_rn(table.beta, root), table.inverse_rate), table.l2));
-}
-
-__device__ inline float ftrl_value(std::uint64_t pair, const RowTable& table) {
-  return ftrl_value(__uint_as_float(static_cast<std::uint32_t>(pair)),
-                    __uint_as_float(static_cast<std::uint32_t>(pair >> 32)), table);
-}
-
-// Reads sixteen bytes of a row, whose records have `kRecord` floats. Stores their values to at most `left` elements
-// from `to` on.
-template <unsigned kRecord, bool kIsFtrl>
-__device__ inline void take_vector(const void* from, float* to, std::uint32_t left, bool is_whole,
-                                   const RowTable& table) {
-  if constexpr (kIsFtrl) {
-    static_assert(kRecord == 2);
-    const ulonglong2 pairs = load_relaxed_system(static_cast<const ulonglong2*>(from));
-    to[0] = ftrl_value(pairs.x, table);
-    if (left > 1) to[1] = ftrl_value(pairs.y, table);
-  } else {
-    const float4 loaded = load_relaxed_system(static_cast<const float4*>(from));
-    if constexpr (kRecord == 4) {
-      to[0] = loaded.x;
-    } else if constexpr (kRecord == 2) {
-      to[0] = loaded.x;
-      if (left > 1) to[1] = loaded.z;
-    } else if (is_whole) {
-      store_vector(reinterpret_cast<float4*>(to), loaded);
-    } else {
-      to[0] = loaded.x;
-      if (left > 1) to[1] = loaded.y;
-      if (left > 2) to[2] = loaded.z;
-      if (left > 3) to[3] = loaded.w;
-    }
-  }
-}
-
 // Calls take(place of the row, its destination) for each row in range, by a group of lanes.
 template <class Take>
 __device__ inline void for_each_row(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,
@@ -110,8 +63,8 @@ __global__ void __launch_bounds__(kThreads)
   for_each_row(table, ids, out, outside, [&](const Place& place, float* to) {
     for (std::uint32_t e = threadIdx.x * kElements; e < table.elements; e += blockDim.x * kElements)
       take_vector<kRecord, kIsFtrl>(
-          address_of(place.part, place.offset + std::uint64_t{e} * kRecord * sizeof(float), table.region_bits), to + e,
-          table.elements - e, is_whole, table);
+          address_of(place.part.regions, place.offset + std::uint64_t{e} * kRecord * sizeof(float), table.region_bits),
+          to + e, table.elements - e, is_whole, table);
   });
 }
 
@@ -122,7 +75,7 @@ __global__ void __launch_bounds__(kThreads)
   for_each_row(table, ids, out, outside, [&](const Place& place, float* to) {
     for (std::uint32_t e = threadIdx.x; e < table.elements; e += blockDim.x) {
       const std::uint64_t offset = place.offset + std::uint64_t{e} * table.record_floats * sizeof(float);
-      const void* const from = address_of(place.part, offset, table.region_bits);
+      const void* const from = address_of(place.part.regions, offset, table.region_bits);
       if constexpr (kIsFtrl)
         to[e] = ftrl_value(load_relaxed_system(static_cast<const std::uint64_t*>(from)), table);
       else

@@ -41,6 +41,36 @@ struct RowTable {
       inverse_rate;  // kFtrl; w = 0 if |z| <= l1, else -(z - sign(z) l1) / ((beta + sqrt(n)) / rate + l2)
 };
 
+// A part of a table by key: the memory of it that is registered when a pull is launched. It grows.
+struct KeyPart {
+  const std::uint64_t *buckets, *rows;  // starts of the regions of either
+  std::uint64_t row_count;              // rows that lie in these regions
+  std::uint32_t bits;                   // log2 of the buckets that do
+  std::uint32_t pad;
+};
+
+// A table by key. Its rows are as those of a RowTable, behind a head of 32 bytes each.
+struct KeyTable {
+  const KeyPart* parts;
+  std::uint32_t part_count;
+  std::uint32_t region_bits;
+  std::uint32_t elements;
+  std::uint32_t record_floats;
+  RowValue value;
+  float initial_range;    // of a key without a row
+  std::uint64_t of_seed;  // what its initial values depend on beside the key
+  std::uint64_t row_bytes;
+  float l1, l2, beta, inverse_rate;  // kFtrl, as of a RowTable
+};
+
+// What a pull finds for a key.
+inline constexpr std::uint32_t kAbsentRow = 0xffffffff, kUndecidedRow = 0xfffffffe;  // the CPU decides
+struct KeyPlace {
+  std::uint64_t word;  // the row's, before the copy
+  std::uint32_t row;   // or one of the constants
+  std::uint32_t part;
+};
+
 // The maximum number of rows in a push, including repeated ones.
 inline constexpr std::uint64_t kMaxSortedRows = (std::uint64_t{1} << 31) - 1;
 

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
     list_kernel(RowIds ids, std::uint64_t rows, std::uint64_t* numbers, std::uint32_t* places, std::uint64_t* outside) {
   for (std::size_t i = first_element(); i < ids.count; i += element_stride()) {
     const std::uint64_t row = row_id(ids, i);
-    if (row >= rows) store_relaxed_system(outside, row);
+    if (rows != 0 && row >= rows) store_relaxed_system(outside, row);
     numbers[i] = row;
     places[i] = static_cast<std::uint32_t>(i);
   }
@@ -24,7 +24,8 @@ __global__ void __launch_bounds__(kThreads)
 
 const Loadable loadable{list_kernel};
 
-// Each digit of 8 bits takes a pass over all ids. Bits above those of the table's last row are ignored.
+// Each digit of 8 bits takes a pass over all ids. Bits above those of the table's last row are ignored; of keys (0 rows)
+// all 64 count.
 int bits_of(std::uint64_t rows) {
   int bits = 1;
   while (bits < 64 && (rows - 1) >> bits != 0) ++bits;
@@ -60,7 +61,7 @@ cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes) {
 cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
                       cudaStream_t stream) {
   if (ids.count == 0) return cudaSuccess;
-  if (ids.count > to.most || ids.count > kMaxSortedRows || rows == 0) return cudaErrorInvalidValue;
+  if (ids.count > to.most || ids.count > kMaxSortedRows) return cudaErrorInvalidValue;
   if (const cudaError_t error = launch(list_kernel, blocks_for(ids.count, kThreads), kThreads, stream, ids, rows,
                                        to.given, to.given_places, outside))
     return error;

@@ -24,11 +24,16 @@ PRESENT = {
     "pull_rows": {"pull_vectorsILj1ELb0": {FLOATS: None, OUTSIDE: 1}, "pull_vectorsILj2ELb0": {FLOATS: None, OUTSIDE: 1},
                   "pull_vectorsILj2ELb1": {PAIR: None, OUTSIDE: 1}, "pull_vectorsILj4ELb0": {FLOATS: None, OUTSIDE: 1},
                   "pull_elementsILb0": {FLOAT: None, OUTSIDE: 1}, "pull_elementsILb1": {STAMP: None, OUTSIDE: 1}},
+    "pull_keys": {"find_kernel": {ACQUIRE: None, STAMP: None, FENCE: None},
+                  "copy_vectorsILj1ELb0": {FLOATS: None, FENCE: 1}, "copy_vectorsILj2ELb0": {FLOATS: None, FENCE: 1},
+                  "copy_vectorsILj2ELb1": {PAIR: None, FENCE: 1}, "copy_vectorsILj4ELb0": {FLOATS: None, FENCE: 1},
+                  "copy_elements": {FLOAT: None, FENCE: 1}, "check_kernel": {STAMP: 1, OUTSIDE: 1}},
     "add_pieces": {"add_kernelILb1": {ADD: None, ADDS: None}, "add_kernelILb0": {ADD: None}},
 }
 # Other required instructions, for exact results or speed.
 FORMS = {"send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
-         "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
+         "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
+         "pull_keys": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
 OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)
 ANY_ATOMIC = re.compile(r"^\s*(?:@!?%p\d+ )?((?:atom|red)\.\S+)", re.M)
 

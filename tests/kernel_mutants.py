@@ -64,13 +64,37 @@ MUTANTS = [
     ("sort_rows", "(rows - 1) >> bits != 0", "(rows - 1) >> bits > 1"),
     # Rows, adds and the models' kernels.
     ("pull_rows", "if (row < table.rows)", "if (row <= table.rows)"),
-    ("pull_rows", "offset & ((std::uint64_t{1} << region_bits) - 1)", "offset"),
+    ("table_values.cuh", "offset & ((std::uint64_t{1} << region_bits) - 1)", "offset"),
     ("add_pieces", "(4 - past) % 4", "(3 - past) % 4"),
     ("softmax_cross_entropy", "apart = kWarp / 2; apart != 0; apart /= 2)\n    row.largest",
      "apart = kWarp / 2; apart > 1; apart /= 2)\n    row.largest"),
     ("softmax_cross_entropy", "sums[warp] = sum;\n  __syncthreads();", "sums[warp] = sum;"),
     ("sum_rows", "  __syncthreads();\n", ""),
     ("sgd_step", "l2 == 0 && decay == 0", "l2 == 0"),
+    # Rows by key: the search and its path, what it stops at, the copy between two looks at the word, and the bounds.
+    ("pull_keys", "std::uint64_t word = load_acquire_system(previous);", "std::uint64_t word = load_relaxed_system(previous);"),
+    ("pull_keys", "its_word = load_acquire_system(there);  // (table.R1), (table.F1)",
+     "its_word = load_relaxed_system(there);"),
+    ("pull_keys", "    fence_system();                                                     // (table.F1)\n    if", "    if"),
+    ("pull_keys", "      if (load_relaxed_system(previous) != word) return outcome(kAgain);  // (table.F2)\n      previous", "      previous"),
+    ("pull_keys", "if (load_relaxed_system(previous) != word) return outcome(kAgain);  // (table.F2)\n    // The", "// The"),
+    ("pull_keys", "if (found.row != kAgain) return found;", "return found;"),
+    ("pull_keys", "i < kMaxSearches", "i >= 0"),
+    ("pull_keys", "step < kMaxSteps", "step >= 0"),
+    ("pull_keys", "(state == kLive || state == kSealed)", "(state == kLive)"),
+    ("pull_keys", "state != kNew && state != kLive && state != kSealed", "state != kNew && state != kLive && state < kSealed"),
+    ("pull_keys", "its_key == key && (state", "(state"),
+    ("pull_keys", "if (its_key == key) return {", "if (false) return {"),
+    ("pull_keys", "its_order > order ||", "its_order >= order ||"),
+    ("pull_keys", "if (index >= part.row_count) return outcome(kUndecidedRow);", ""),
+    ("pull_keys", "if (__brevll(index) >= order)", "if (__brevll(index) >= 0)"),
+    ("pull_keys", "while (bucket != 0 && ", "while (false && "),
+    ("pull_keys", "fence_system();  // (table.R3)", ""),
+    ("pull_keys", "        load_relaxed_system(word_at(table, table.parts[place.part], place.row)) != place.word", "        false"),
+    ("pull_keys", "is_decided && place.row != kAbsentRow;", "place.row != kAbsentRow;"),
+    ("pull_keys", "if (!is_decided) store_relaxed_system(undecided, 1);", ""),
+    ("pull_keys", "mixed(table.of_seed ^ row_id(keys, i))", "mixed(table.of_seed)"),
+    ("sort_rows", "rows != 0 && row >= rows", "row >= rows"),
 ]
 
 # Mutants that no test can notice, with the reason.
@@ -133,11 +157,13 @@ class Build:
 def runs_for(name, build, quick):
     """The test programs with their orders of turns; the fast ones first."""
     gpu, unit = build.folder / "tests" / "gpu_tests_on_cpu", build.folder / "tests" / "unit_tests"
-    of_kernels = {"pull_rows": "test_row_kernels", "send_rows": "test_row_kernels", "sort_rows": "test_row_kernels",
+    of_kernels = {"pull_rows": "test_row_kernels", "send_rows": "test_row_kernels", "sort_rows": "test_row_kernels", "table_values.cuh": "test_row_kernels", "pull_keys": "test_gpu_table",
                   "pull_pieces": "test_transfer_kernels", "send_pieces": "test_transfer_kernels",
                   "add_pieces": "test_transfer_kernels", "bfloat16.cuh": "test_bfloat16"}.get(name, "test_kernels")
     if name in ("pull_pieces", "send_pieces", "send_rows"):
         yield [unit, "--source-file=*/unit/test_kernel_protocols.cpp"], "0"
+    if name in ("pull_keys", "sort_rows"):
+        yield [unit, "--source-file=*/unit/test_gpu_table.cpp"], "0"
     if not quick:
         for order in ("0", "1", "2"):
             yield [gpu, f"--source-file=*/gpu/{of_kernels}.cpp"], order

@@ -1,5 +1,5 @@
 // A worker's link to one GPU: it pulls variables into the GPU's memory, and pushes gradients from there. GpuLink moves
-// whole variables; GpuRows moves those rows of one variable that a batch names.
+// whole variables; GpuRows moves those rows of one variable that a batch names, and GpuTable rows of a table by key.
 //
 //   ps_shm::GpuLink link(worker, variables, parameters, gradients, {.device = 0});
 //   while (!worker.finished()) {
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "ps_shm/export.hpp"
+#include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
 
 namespace PS_SHM_API ps_shm {
@@ -142,19 +143,20 @@ class GpuLink {
   std::unique_ptr<Impl> impl_;
 };
 
-// Options of a GpuRows.
+// Options of a GpuRows or GpuTable.
 struct GpuRowsOptions {
   int device = 0;                                // CUDA's number of the GPU
   std::function<void(const std::string&)> warn;  // log callback: something was refused and costs speed; unset: stderr
 };
 
-// What a GpuRows has done so far.
+// What a GpuRows or GpuTable has done so far.
 struct GpuRowTransfers {
   std::string strategy;                      // how it pulls and pushes, in a few words; diagnostic only
   std::uint64_t registered_bytes = 0;        // bytes of host memory registered with CUDA
   std::uint64_t pulls = 0, pulled_rows = 0;  // pulls so far; rows that they have copied, repeated ones counted
   std::uint64_t pushes = 0, given_rows = 0;  // pushes so far; rows as the caller gave them, repeated ones counted
   std::uint64_t sent_rows = 0;               // rows that went to the host after repeated ones were summed
+  std::uint64_t bounced_rows = 0;            // of a table: rows that the CPU copied, since the GPU could not decide
 };
 
 // Moves rows of one in-place variable, which may be larger than the GPU's memory. A kernel reads the rows that a batch
@@ -244,8 +246,92 @@ class GpuRows {
  private:
   friend struct GpuRowsAccess;  // internal: makes them with other function tables (src/device/gpu_rows.hpp)
   struct Impl;
-  class Push;
   explicit GpuRows(std::unique_ptr<Impl> impl) noexcept;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Moves rows of a table by key. Kernels find the keys in the table's index and read their rows, both directly from host
+// memory that is registered with CUDA, while other processes push, make and evict rows. Pushed gradients are summed by key
+// on the GPU, and the worker's threads apply them as Table::push() does.
+//
+//   ps_shm::GpuTable rows(worker, items);
+//   rows.pull(keys, embeddings, found);  // then kernels of the caller's own on rows.stream()
+//   rows.push(keys, gradients);
+//
+// Keys, rows, gradients and `found` are in device memory of GpuRowsOptions::device. Keys may be in any order and may repeat
+// (PyTorch's int64 can be used as it is). Only the memory that a table's rows have taken is registered; it is registered
+// anew when the table has grown by an eighth, and a table has one GpuTable in a process.
+class GpuTable {
+ public:
+  // Registers the table with CUDA. If CUDA refuses, or pulls count as uses (TableSpec::touch_on_pull), which a GPU cannot
+  // note, it says so (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's
+  // current device, as other functions of this class do.
+  //
+  // Requires: the worker outlives this object, and is not used while one of these functions runs.
+  // Throws: Error with kDevice if there is no such GPU, kInvalidState if the worker uses another GPU.
+  GpuTable(Worker& worker, const Table& table, const GpuRowsOptions& options = {});
+  ~GpuTable();  // waits for the GPU
+  GpuTable(const GpuTable&) = delete;
+  GpuTable& operator=(const GpuTable&) = delete;
+
+  // The stream, a cudaStream_t. Work that the caller enqueues on it runs in order with what this object enqueues.
+  void* stream() const noexcept;
+
+  // Enqueues a copy of the row of keys[i] to out[i * row_size()] and the floats after it; a key without a row reads its
+  // initial values. found[i], if given, says whether keys[i] has a row. Each row is the key's throughout; each element is
+  // whole, two elements may be from different moments. Pulls do not count as hits, misses or uses.
+  //
+  // Throws: Error with kInvalidState if the previous pull is still in progress, kInvalidArgument if a size does not fit,
+  // kDevice if the GPU fails.
+  void start_pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {});
+
+  // Waits until the pull is done. Returns true if the CPU has copied some of the rows afterwards, because they had moved or
+  // were made since memory was registered; work that was enqueued after start_pull() must then be enqueued again.
+  //
+  // Throws: Error with kDevice if the GPU fails. Otherwise as Table::pull().
+  // Progress: lock-free, apart from the wait for the GPU.
+  [[nodiscard]] bool finish_pull();
+
+  // Enqueues the transfer of gradients to host memory, as GpuRows::start_push() does: the gradient that begins at
+  // gradients[i * row_size()] is for the row of keys[i]. Gradients of repeated keys are summed.
+  //
+  // Throws: Error as GpuRows::start_push().
+  void start_push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
+
+  // Pushes the gradients portion by portion as they arrive, as Table::push() does, and returns what became of the distinct
+  // keys. With clip_norm, which limits the norm over all gradients of a push, it waits until all have arrived. When it
+  // returns, keys and gradients may be overwritten.
+  //
+  // Throws: Error with kDevice if the GPU fails: some rows may have been pushed then. Otherwise as Table::push().
+  // Progress: blocks on the GPU.
+  PushedKeys finish_push();
+
+  // start_pull() and finish_pull() in one call: copies the row of keys[i] to out[i * row_size()] and the floats after it,
+  // and says in found[i], if given, whether there is one.
+  //
+  // Throws: Error as these.
+  // Progress: blocks on the GPU.
+  void pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {}) {
+    start_pull(keys, out, found), static_cast<void>(finish_pull());
+  }
+
+  // start_push() and finish_push() in one call: pushes the gradient that begins at gradients[i * row_size()] to the row of
+  // keys[i].
+  //
+  // Throws: Error as these.
+  // Progress: blocks on the GPU.
+  PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients) {
+    start_push(keys, gradients);
+    return finish_push();
+  }
+
+  // What this object has moved so far.
+  const GpuRowTransfers& transfers() const noexcept;
+
+ private:
+  friend struct GpuTableAccess;  // internal: makes them with other function tables (src/device/gpu_table.hpp)
+  struct Impl;
+  explicit GpuTable(std::unique_ptr<Impl> impl) noexcept;
   std::unique_ptr<Impl> impl_;
 };
 

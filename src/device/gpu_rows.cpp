@@ -3,10 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <set>
 
-#include "device/gpu_rows_push.hpp"
 #include "device/polling.hpp"
 #include "device/probe.hpp"
 
@@ -24,13 +22,10 @@ const shm::Rows& rows_of(const Variable& variable, const auto& state) {
 
 GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options,
                     device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
-    : handle(given_worker),
-      worker(given_worker),
-      cuda(given_cuda),
-      kernels(given_kernels),
-      options(given_options),
+    : RowCarrier(given_worker, given_options, given_cuda, given_kernels, rows_of(given, state_of(given)).row_elements(),
+                 rows_of(given, state_of(given)).rows(), fmt::format("variable '{}'", given.name())),
       variable(given),
-      rows(rows_of(given, state_of(given))),
+      table(rows_of(given, state_of(given))),
       settings(state_of(given).settings) {
   const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
   shards = device::ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
@@ -40,7 +35,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   pulled_ = std::make_unique<device::OwnEvent>(cuda);
   outside_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
   outside_.on_host()->store_relaxed(0);
-  push = std::make_unique<Push>(*this);
+  push = std::make_unique<device::RowPush>(*this);
 
   device::StrategyInput input;                                   // of one kernel's pull
   input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of the variable may want to write
@@ -52,12 +47,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
     std::string why;
     is_registered = shards->try_register(used, strategy.read_only, shards.use_count() > 1, registered, why);
     totals.registered_bytes = registered.bytes;
-    if (!is_registered) {
-      const std::string line =
-          fmt::format("rows of variable '{}' go through host memory, slower: {}", given.name(), why);
-      options.warn ? options.warn(line)
-                   : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str()));
-    }
+    if (!is_registered) warn(why);
   }
   strategy.native_adds = false;  // rows are summed up and pushed by the CPU
   if (!is_registered) strategy.pull = device::PullPath::kThroughHost;
@@ -77,15 +67,15 @@ void GpuRows::Impl::make_table() {
   std::vector<std::uint64_t> regions;
   std::vector<std::size_t> first_regions;
   std::vector<kernels::RowPart> parts;
-  for (std::size_t k = 0; k < rows.parts().size(); ++k) {
+  for (std::size_t k = 0; k < table.parts().size(); ++k) {
     const std::uint32_t shard = state_of(variable).parts[k].record.shard;
     const auto& of_shard = shards->of(shard).regions();
     first_regions.push_back(regions.size());
     regions.insert(regions.end(), of_shard.begin(), of_shard.end());
-    const auto* first = reinterpret_cast<const std::byte*>(rows.parts()[k].first);
+    const auto* first = reinterpret_cast<const std::byte*>(table.parts()[k].first);
     parts.push_back({.regions = nullptr,
                      .offset = static_cast<std::uint64_t>(first - shards->base(shard)),
-                     .first_row = rows.parts()[k].begin});
+                     .first_row = table.parts()[k].begin});
   }
   regions_ = device::DeviceMemory<std::uint64_t>(cuda, regions.size());
   parts_ = device::DeviceMemory<kernels::RowPart>(cuda, parts.size());
@@ -98,29 +88,17 @@ void GpuRows::Impl::make_table() {
   check(cuda.synchronize(stream->get()), "copy to its memory");
   table_ = {.parts = parts_.on_device(),
             .part_count = static_cast<std::uint32_t>(parts.size()),
-            .is_dealt = rows.is_hashed() ? 1U : 0U,
+            .is_dealt = table.is_hashed() ? 1U : 0U,
             .region_bits = device::kRegionBits,
-            .elements = static_cast<std::uint32_t>(rows.row_elements()),
-            .record_floats = static_cast<std::uint32_t>(rows.record_floats()),
+            .elements = static_cast<std::uint32_t>(table.row_elements()),
+            .record_floats = static_cast<std::uint32_t>(table.record_floats()),
             .value = settings.rule == UpdateRule::kFtrl ? kernels::RowValue::kFtrl : kernels::RowValue::kFirst,
-            .row_floats = rows.row_floats(),
-            .rows = rows.rows(),
+            .row_floats = table.row_floats(),
+            .rows = table.rows(),
             .l1 = settings.l1,
             .l2 = settings.l2,
             .beta = settings.ftrl_beta,
             .inverse_rate = 0.0F};
-}
-
-void GpuRows::Impl::require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const {
-  if (floats / rows.row_elements() == ids && floats % rows.row_elements() == 0) return;
-  throw Error(fmt::format("{} of {} rows of variable '{}' on a GPU: a row has {} elements, the span has {} in all",
-                          verb, ids, variable.name(), rows.row_elements(), floats));
-}
-
-void GpuRows::Impl::require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
-  if (const std::uint64_t id = outside.load_acquire(); id != 0)  // (gpu.G3) after a flag or the stream's end
-    throw Error(fmt::format("{} of rows of variable '{}' on a GPU: id {} is out of range; it has {} rows", verb,
-                            variable.name(), id, rows.rows()));
 }
 
 void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out) {
@@ -151,7 +129,7 @@ void GpuRows::Impl::pull_through_host(const kernels::RowIds& ids, std::span<floa
   check(cuda.copy(host_ids_.on_host(), ids.values, bytes, stream->get()), "copy row numbers");
   check(cuda.synchronize(stream->get()), "copy row numbers");
   const auto pull = [&](auto some) {
-    const auto outside = std::find_if(some.begin(), some.end(), [&](auto id) { return id >= rows.rows(); });
+    const auto outside = std::find_if(some.begin(), some.end(), [&](auto id) { return id >= rows; });
     if (outside != some.end()) return outside_.on_host()->store_relaxed(*outside);  // finish_pull reports it
     handle.pull_rows(variable, some, host_rows_.host().first(out.size()));
     check(cuda.copy(out.data(), host_rows_.on_host(), out.size_bytes(), stream->get()), "copy rows");
@@ -172,15 +150,7 @@ void GpuRows::Impl::finish_pull() {
   require_inside(*outside_.on_host(), "pull");
 }
 
-namespace {
-
-template <class Id>
-kernels::RowIds row_ids(std::span<const Id> ids) {
-  return {
-      .values = ids.data(), .is_wide = sizeof(Id) == sizeof(std::uint64_t) ? 1U : 0U, .pad = 0, .count = ids.size()};
-}
-
-}  // namespace
+using device::row_ids;
 
 GpuRows::GpuRows(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 GpuRows::GpuRows(Worker& worker, const Variable& variable, const GpuRowsOptions& options)

@@ -1,50 +1,34 @@
-// The members of a GpuRows: the table in the kernels' form, and pulls. Pushes are in gpu_rows_push.hpp.
+// The members of a GpuRows: the table in the kernels' form, and pulls. Pushes are in row_push.hpp.
 #pragma once
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "device/resources.hpp"
-#include "device/shard_memory.hpp"
+#include "device/row_carrier.hpp"
+#include "device/row_push.hpp"
 #include "device/strategy.hpp"
-#include "device/transfer_kernels.hpp"
-#include "ps_shm/gpu.hpp"
-#include "worker/device_port.hpp"
 #include "worker/variable_state.hpp"
 
 namespace ps_shm {
 
-struct PS_SHM_HIDDEN GpuRows::Impl {
+struct PS_SHM_HIDDEN GpuRows::Impl final : device::RowCarrier {
   Impl(Worker& given_worker, const Variable& given, const GpuRowsOptions& given_options, device::CudaCalls& given_cuda,
        device::TransferKernels& given_kernels);
   ~Impl();
 
-  void check(device::CudaError error, const char* what) { device::check(cuda, error, what); }
-  void begin() { check(cuda.set_device(options.device), "be used"); }  // for the calling thread
-  void require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const;
-  // Throws Error if a kernel has found an id out of range.
-  void require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const;
-
   void start_pull(const kernels::RowIds& ids, std::span<float> out);
   void finish_pull();
+  void apply(std::span<const std::uint64_t> ids, std::span<const float> sums) override {
+    handle.push_rows(variable, ids, sums);
+  }
 
-  Worker& handle;
-  const DevicePort worker;
-  device::CudaCalls& cuda;
-  device::TransferKernels& kernels;
-  const GpuRowsOptions options;
   const Variable variable;
-  const shm::Rows& rows;
+  const shm::Rows& table;
   const update::Settings& settings;
-
-  std::shared_ptr<device::ShardMemory> shards;  // unregistered after the stream below has ended
   bool is_registered = false;
-  GpuRowTransfers totals;
-  std::unique_ptr<device::OwnStream> stream;
 
  private:
-  void register_shards();
   void make_table();
   void pull_through_host(const kernels::RowIds& ids, std::span<float> out);
 
@@ -59,7 +43,7 @@ struct PS_SHM_HIDDEN GpuRows::Impl {
   bool is_pulling_ = false;
 
  public:
-  std::unique_ptr<Push> push;
+  std::unique_ptr<device::RowPush> push;
 };
 
 struct PS_SHM_HIDDEN GpuRowsAccess {

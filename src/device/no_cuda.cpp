@@ -75,6 +75,10 @@ class NoKernels final : public TransferKernels {
   CudaError pull_rows(const kernels::RowTable&, const kernels::RowIds&, float*, std::uint64_t*, Stream) override {
     return kNone;
   }
+  CudaError pull_keys(const kernels::KeyTable&, const kernels::RowIds&, float*, bool*, kernels::KeyPlace*,
+                      std::uint64_t*, Stream) override {
+    return kNone;
+  }
   CudaError sort_rows_room(std::uint64_t, std::size_t&) override { return kNone; }
   CudaError sort_rows(const kernels::RowIds&, std::uint64_t, const kernels::RowSort&, std::uint64_t*, Stream) override {
     return kNone;

@@ -27,6 +27,10 @@ class RealKernels final : public TransferKernels {
                       Stream stream) override {
     return kernels::pull_rows(table, ids, out, outside, cuda_stream(stream));
   }
+  CudaError pull_keys(const kernels::KeyTable& table, const kernels::RowIds& keys, float* out, bool* found,
+                      kernels::KeyPlace* places, std::uint64_t* undecided, Stream stream) override {
+    return kernels::pull_keys(table, keys, out, found, places, undecided, cuda_stream(stream));
+  }
   CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override {
     return kernels::sort_rows_room(most, bytes);
   }

@@ -43,9 +43,14 @@ class TransferKernels {
   // Row i of `out` = the values of row ids[i], each element untorn. Rows out of range are not read.
   virtual CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out,
                               std::uint64_t* outside, Stream stream) = 0;
+  // Row i of `out` = the values of key i's row, or its initial values if it has none; found[i] (may be nullptr) says which.
+  // Nothing is written for keys that only the CPU can decide: their places[i].row is kUndecidedRow, and then `undecided`,
+  // in mapped host memory, receives 1. The lists are on the device.
+  virtual CudaError pull_keys(const kernels::KeyTable& table, const kernels::RowIds& keys, float* out, bool* found,
+                              kernels::KeyPlace* places, std::uint64_t* undecided, Stream stream) = 0;
   // The number of bytes of RowSort::room that are needed for up to `most` rows. Enqueues nothing.
   virtual CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) = 0;
-  // Sorts the ids, of a table of `rows` rows, and finds the distinct ones.
+  // Sorts the ids, of a table of `rows` rows, and finds the distinct ones. 0 rows: the ids are keys, any of 64 bits.
   virtual CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
                               std::uint64_t* outside, Stream stream) = 0;
   // Takes the `count` ids of sort_rows and stores the distinct ones to `ids` and the sums of their gradients, of

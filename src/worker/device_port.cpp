@@ -1,7 +1,10 @@
 #include "worker/device_port.hpp"
 
+#include <algorithm>
+
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
+#include "worker/table_state.hpp"
 
 namespace ps_shm {
 
@@ -14,6 +17,11 @@ Threads& DevicePort::threads() const noexcept { return worker_.threads; }
 const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }
 float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
 std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
+
+TableState& DevicePort::table(const std::string& name) const noexcept {
+  return **std::find_if(worker_.tables.begin(), worker_.tables.end(),
+                        [&](const auto& known) { return known->spec.name == name; });
+}
 
 void DevicePort::refuse_recorded() const { worker_.refuse_recorded("a GPU link"); }
 

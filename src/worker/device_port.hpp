@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "ps_shm/worker.hpp"
 #include "shm/segment/job_segments.hpp"
@@ -13,6 +14,8 @@
 #include "worker/threads.hpp"
 
 namespace ps_shm {
+
+struct TableState;
 
 namespace device {
 class ShardMemory;
@@ -34,6 +37,9 @@ class PS_SHM_HIDDEN DevicePort {
 
   // The job's shards that are registered with CUDA. All links of the worker share them.
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;
+
+  // The state of a table of this worker.
+  TableState& table(const std::string& name) const noexcept;
 
   // Throws Error if the worker is recorded or replayed: pulls of a GPU cannot be recorded.
   void refuse_recorded() const;

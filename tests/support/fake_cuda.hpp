@@ -52,6 +52,7 @@ class FakeCuda : public device::CudaCalls {
   // Called on the stream's thread: before each copy, with its number; between the copy of a pulled chunk and the check
   // of its stamp, with the chunk's number; and before a sent chunk, which has arrived by then, is reported.
   std::function<void(std::size_t)> before_copy, during_pull, before_report;
+  on_cpu::Watcher during_keys;  // sees each access to a table by key before it is made
 
   std::vector<std::string> calls() const;  // all calls so far, with arguments: "host_register 1073741824 3"
   std::size_t count(const std::string& call) const;
@@ -155,6 +156,8 @@ class FakeKernels : public device::TransferKernels {
                                bool wide, device::Stream stream) override;
   device::CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out,
                               std::uint64_t* outside, device::Stream stream) override;
+  device::CudaError pull_keys(const kernels::KeyTable& table, const kernels::RowIds& keys, float* out, bool* found,
+                              kernels::KeyPlace* places, std::uint64_t* undecided, device::Stream stream) override;
   device::CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override;
   device::CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
                               std::uint64_t* outside, device::Stream stream) override;

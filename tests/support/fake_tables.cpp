@@ -62,6 +62,12 @@ CudaError FakeKernels::pull_rows(const kernels::RowTable& table, const kernels::
   return run("pull_rows", stream, {}, [&] { return real_.pull_rows(table, ids, out, outside, stream); });
 }
 
+CudaError FakeKernels::pull_keys(const kernels::KeyTable& table, const kernels::RowIds& keys, float* out, bool* found,
+                                 kernels::KeyPlace* places, std::uint64_t* undecided, Stream stream) {
+  return run("pull_keys", stream, cuda_.during_keys,
+             [&] { return real_.pull_keys(table, keys, out, found, places, undecided, stream); });
+}
+
 CudaError FakeKernels::sort_rows_room(std::uint64_t most, std::size_t& bytes) {
   if (const CudaError error = cuda_.enter("sort_rows_room")) return error;
   return real_.sort_rows_room(most, bytes);

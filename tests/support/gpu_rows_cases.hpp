@@ -18,9 +18,9 @@
 namespace ps_shm::test {
 
 // A worker's table on a GPU, and device memory for the rows that are sent and received.
-class GpuTable {
+class RowsOnGpu {
  public:
-  GpuTable(GpuBox box, Worker& worker, const Variable& variable)
+  RowsOnGpu(GpuBox box, Worker& worker, const Variable& variable)
       : box_(box), width_(variable.row_size()), stream_(box.cuda) {
     GpuRowsOptions options;
     options.warn = [this](const std::string& line) { warnings.push_back(line); };
@@ -103,7 +103,7 @@ inline void pulls_rows_as_the_processor_does(GpuBox box) {
       for (const std::uint64_t width : {1, 3, 16, 130}) {
         INFO("rule " << std::string(to_string(rule)) << " placement " << placement << " width " << width);
         RowsJob job(table_config(rule, placement), {kRows, width});
-        GpuTable table(box, job.worker, job.variable);
+        RowsOnGpu table(box, job.worker, job.variable);
         for (std::uint32_t round = 0; round < 2; ++round) {
           const auto ids = some_ids(300, kRows, round);
           CHECK(table.pull(ids) == job.pull(ids));
@@ -132,7 +132,7 @@ inline void pushes_rows_as_the_processor_does(GpuBox box) {
         RowsJob job(config, {kRows, width}, threads);
         config.job = unique_job_name();
         RowsJob processor(config, {kRows, width}, threads);
-        GpuTable table(box, job.worker, job.variable);
+        RowsOnGpu table(box, job.worker, job.variable);
         for (std::uint32_t round = 0; round < 3; ++round) {  // the second one is larger than the first
           const auto ids = some_ids(100 + 400 * (round % 2), kRows, round);
           const auto gradients = some_gradients(ids.size() * width, round);
@@ -156,7 +156,7 @@ inline void pushes_rows_as_the_processor_does(GpuBox box) {
 inline void sums_frequent_rows_exactly(GpuBox box) {
   for (const std::uint64_t width : {1, 16, 130}) {
     RowsJob job(table_config(UpdateRule::kAdd, 0), {50, width});
-    GpuTable table(box, job.worker, job.variable);
+    RowsOnGpu table(box, job.worker, job.variable);
     std::vector<std::uint32_t> ids = some_ids(5000, 50, 1);
     for (std::size_t i = 0; i < ids.size(); i += 2) ids[i] = 7;
     std::vector<float> gradients(ids.size() * width);
@@ -175,7 +175,7 @@ inline void clips_by_the_norm_of_all(GpuBox box) {
   JobConfig config = row_config(UpdateRule::kSgd);
   config.optimizer.clip_norm = 1.0F;
   RowsJob job(config, {3000, 16});
-  GpuTable table(box, job.worker, job.variable);
+  RowsOnGpu table(box, job.worker, job.variable);
   const auto all = ids_of_all(3000);
   const auto before = job.pull(all);
   table.push(all, std::vector<float>(before.size(), 2.0F));
@@ -187,7 +187,7 @@ inline void clips_by_the_norm_of_all(GpuBox box) {
 
 inline void refuses_rows_that_there_are_not(GpuBox box) {
   RowsJob job(table_config(UpdateRule::kAdd, 1), {100, 16});
-  GpuTable table(box, job.worker, job.variable);
+  RowsOnGpu table(box, job.worker, job.variable);
   const auto before = job.pull(ids_of_all(100));
   CHECK_THROWS_WITH_AS(table.pull(ids_of({1, 100, 2})), doctest::Contains("id 100 is out of range; it has 100 rows"),
                        Error);
@@ -220,7 +220,7 @@ inline void loses_no_update(GpuBox box, int pushes) {
       };
       const auto push_all = [&](int who) {
         Worker worker(quiet_options(job.config));
-        GpuTable table(box, worker, worker.variable("table"));
+        RowsOnGpu table(box, worker, worker.variable("table"));
         for (int k = 0; k < pushes; ++k) {
           table.push(ids_at(who, k), std::vector<float>(kBatch * kWidth, float(1 + who)));
           if (k % 8 == 0) static_cast<void>(table.pull(ids_at(who, k)));

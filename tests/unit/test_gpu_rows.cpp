@@ -13,7 +13,7 @@ using test::FakeBox;
 using test::FakeCuda;
 using test::FakeKernels;
 using test::GpuBox;
-using test::GpuTable;
+using test::RowsOnGpu;
 using test::ids_of;
 using test::ids_of_all;
 using test::RowsJob;
@@ -72,7 +72,7 @@ TEST_CASE("gpu rows: no update of two GPU workers and a processor is lost") {
 TEST_CASE("gpu rows: repeated rows are not transferred over the bus again") {
   Fake fake;
   RowsJob job(adding(), {100, 16});
-  GpuTable table(fake.box, job.worker, job.variable);
+  RowsOnGpu table(fake.box, job.worker, job.variable);
   const std::vector<std::uint32_t> ids(1000, 7);
   const auto gradients = std::vector<float>(16 * ids.size(), 1.0F);
   const std::size_t before = fake.cuda.bytes_to_host();
@@ -84,7 +84,7 @@ TEST_CASE("gpu rows: repeated rows are not transferred over the bus again") {
 TEST_CASE("gpu rows: pieces are applied while later ones are still being transferred") {
   Fake fake;
   RowsJob job(adding(), {5000, 16});
-  GpuTable table(fake.box, job.worker, job.variable);
+  RowsOnGpu table(fake.box, job.worker, job.variable);
   Worker other(test::quiet_options(job.config));
   const Variable seen = other.variable("table");
   bool was_applied = false;
@@ -107,7 +107,7 @@ TEST_CASE("gpu rows: without registration pulls copy through the host, which is 
       Fake fake({.host_register = is_refused});
       if (is_refused) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
       RowsJob job(test::table_config(rule, 2), {300, 5});
-      GpuTable table(fake.box, job.worker, job.variable);
+      RowsOnGpu table(fake.box, job.worker, job.variable);
       for (std::uint32_t round = 0; round < 3; ++round) {
         const auto ids = test::some_ids(50 + 100 * round, 300, round);
         CHECK(table.pull(ids) == job.pull(ids));
@@ -123,7 +123,7 @@ TEST_CASE("gpu rows: without registration pulls copy through the host, which is 
 TEST_CASE("gpu rows: several pulls may be in progress, pushes take turns") {
   Fake fake;
   RowsJob job(adding(), {100, 16});
-  GpuTable table(fake.box, job.worker, job.variable);
+  RowsOnGpu table(fake.box, job.worker, job.variable);
   const auto ids = table.put(std::vector<std::uint32_t>{3, 100});
   const device::DeviceMemory<float> out(fake.cuda, 32);
   const std::span<const std::uint32_t> good(ids.on_device(), 1), bad(ids.on_device(), 2);
@@ -152,9 +152,9 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
   const VariableSpec dense{.name = "dense", .shape = {1000}, .layout = Layout::kVersioned};
   const Variable third =
       job.worker.variable(dense, [](std::span<float> out) { std::fill(out.begin(), out.end(), 6.0F); });
-  auto table = std::make_unique<GpuTable>(fake.box, job.worker, job.variable);
+  auto table = std::make_unique<RowsOnGpu>(fake.box, job.worker, job.variable);
   const std::size_t registered = fake.cuda.count("host_register");
-  GpuTable other(fake.box, job.worker, second);
+  RowsOnGpu other(fake.box, job.worker, second);
   const device::DeviceMemory<float> parameters(fake.cuda, 1000), gradients(fake.cuda, 1000);
   float* const to = parameters.on_device();
   const float* const from = gradients.on_device();
@@ -173,7 +173,7 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
   // A shard that grows while others use it keeps its registration.
   const Variable late = job.worker.variable({.name = "late", .shape = {50000, 4}, .layout = Layout::kInplace},
                                             [](std::span<float> out) { std::fill(out.begin(), out.end(), 7.0F); });
-  GpuTable of_late(fake.box, job.worker, late);
+  RowsOnGpu of_late(fake.box, job.worker, late);
   REQUIRE(of_late.warnings.size() == 1);
   CHECK(of_late.warnings[0].find("declare all variables first") != std::string::npos);
   CHECK(of_late.pull(ids_of({49999})) == std::vector<float>(4, 7.0F));
@@ -183,7 +183,7 @@ TEST_CASE("gpu rows: what one user of a worker has registered serves the others,
 TEST_CASE("gpu rows: arguments that do not fit together are an error") {
   Fake fake({.devices = 2});
   RowsJob job(adding(), {100, 16});
-  GpuTable table(fake.box, job.worker, job.variable);
+  RowsOnGpu table(fake.box, job.worker, job.variable);
   const auto ids = table.put(std::vector<std::uint32_t>{3, 4});
   const auto floats = table.put(std::vector<float>(48, 1.0F));
   const std::span<const std::uint32_t> both(ids.on_device(), 2);
@@ -195,7 +195,7 @@ TEST_CASE("gpu rows: arguments that do not fit together are an error") {
   }
   const Variable versioned = job.worker.variable({.name = "versioned", .shape = {10, 2}, .layout = Layout::kVersioned},
                                                  [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); });
-  CHECK_THROWS_WITH_AS(GpuTable(fake.box, job.worker, versioned), doctest::Contains("it is versioned"), Error);
+  CHECK_THROWS_WITH_AS(RowsOnGpu(fake.box, job.worker, versioned), doctest::Contains("it is versioned"), Error);
   GpuRowsOptions options;
   options.device = 1;
   CHECK_THROWS_WITH_AS(device::make_gpu_rows(job.worker, job.variable, options, fake.cuda, fake.kernels),
@@ -237,7 +237,7 @@ TEST_CASE("gpu rows: any failing call is a warning or an error that names the GP
         bool was_error = false;
         std::size_t warned = 0, uses = 0;
         {
-          std::optional<GpuTable> table;
+          std::optional<RowsOnGpu> table;
           try {
             fake.cuda.fail(one.call, n, one.error);
             table.emplace(fake.box, job.worker, job.variable);
@@ -276,7 +276,7 @@ TEST_CASE("gpu rows: a GPU that fails at work ends pull and push with an error, 
     Fake fake;
     RowsJob job(adding(), {100, 16});
     const auto before = job.pull(ids_of_all(100));
-    GpuTable table(fake.box, job.worker, job.variable);
+    RowsOnGpu table(fake.box, job.worker, job.variable);
     const auto ids = table.put(std::vector<std::uint32_t>{3});
     const auto floats = table.put(std::vector<float>(16, 1.0F));
     const std::span<const std::uint32_t> one(ids.on_device(), 1);

@@ -139,7 +139,8 @@ class TableScene : public WeakScene, RowMaker {
   }
   TableScene& puller(std::uint32_t lane, std::size_t which) {
     explorer.add([=, this] {
-      const TablePart::Batch batch = part_->ask({&kKeys[which], 1});
+      TablePart::Batch batch = part_->ask({&kKeys[which], 1});
+      part_->enter(batch, false);  // the row that it meets is tried first
       std::array<float, kWidth> copied;
       const bool has_row = part_->read(lanes_[lane], batch, 0, [&](const float* row) {
         for (std::size_t i = 0; i < kWidth; ++i)

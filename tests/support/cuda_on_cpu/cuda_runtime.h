@@ -47,6 +47,13 @@ inline float __shfl_xor_sync(unsigned mask, float value, unsigned apart, int lin
   return std::bit_cast<float>(ps_shm::on_cpu::exchange(line, mask, std::bit_cast<std::uint32_t>(value), apart));
 }
 
+inline unsigned long long __brevll(unsigned long long bits) {
+  bits = __builtin_bswap64(bits);
+  bits = (bits & 0x0f0f0f0f0f0f0f0f) << 4 | (bits >> 4 & 0x0f0f0f0f0f0f0f0f);
+  bits = (bits & 0x3333333333333333) << 2 | (bits >> 2 & 0x3333333333333333);
+  return (bits & 0x5555555555555555) << 1 | (bits >> 1 & 0x5555555555555555);
+}
+inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
 inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
 inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }

@@ -1,4 +1,4 @@
-#include "device/gpu_rows_push.hpp"
+#include "device/row_push.hpp"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "device/polling.hpp"
 
-namespace ps_shm {
+namespace ps_shm::device {
 namespace {
 
 // The size of a chunk: large enough to make the cost of a flag small, small enough that the CPU starts early.
@@ -19,9 +19,9 @@ std::uint32_t piece_rows_of(std::uint64_t elements) {
 
 }  // namespace
 
-GpuRows::Push::Push(GpuRows::Impl& owner)
+RowPush::RowPush(RowCarrier& owner)
     : owner_(owner),
-      elements_(static_cast<std::uint32_t>(owner.rows.row_elements())),
+      elements_(static_cast<std::uint32_t>(owner.elements)),
       piece_rows_(piece_rows_of(elements_)),
       sent_(owner.cuda),
       distinct_(owner.cuda, 1),
@@ -30,7 +30,7 @@ GpuRows::Push::Push(GpuRows::Impl& owner)
 }
 
 // Requires: no push is in progress. Releases the old memory first, so that both need not fit at the same time.
-void GpuRows::Push::reserve(std::uint64_t rows) {
+void RowPush::reserve(std::uint64_t rows) {
   if (rows <= sort_.most) return;
   const std::uint64_t most =
       std::max(rows, std::min<std::uint64_t>(sort_.most + sort_.most / 2, kernels::kMaxSortedRows));
@@ -61,25 +61,24 @@ void GpuRows::Push::reserve(std::uint64_t rows) {
            .most = most};
 }
 
-void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gradients) {
+void RowPush::start(const kernels::RowIds& ids, std::span<const float> gradients) {
   if (is_under_way_)
-    throw Error(fmt::format("a push of rows of variable '{}' begins while the previous one is still in progress",
-                            owner_.variable.name()),
+    throw Error(fmt::format("a push of rows of {} begins while the previous one is still in progress", owner_.owner),
                 ErrorCode::kInvalidState);
   owner_.require_floats(ids.count, gradients.size(), "push");
   if (ids.count > kernels::kMaxSortedRows)
-    throw Error(fmt::format("push of {} rows of variable '{}' on a GPU: at most {} at once", ids.count,
-                            owner_.variable.name(), kernels::kMaxSortedRows));
+    throw Error(fmt::format("push of {} rows of {} on a GPU: at most {} at once", ids.count, owner_.owner,
+                            kernels::kMaxSortedRows));
   owner_.begin();
   reserve(ids.count);
   is_under_way_ = true;
   count_ = ids.count;
   outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders this and the next stores
   for (std::uint64_t piece = 0; piece < pieces(); ++piece) arrived_.on_host()[piece].store_relaxed(0);
-  const device::Stream stream = owner_.stream->get();
-  owner_.check(owner_.kernels.sort_rows(ids, owner_.rows.rows(), sort_,
-                                        reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
-               "sort rows");
+  const Stream stream = owner_.stream->get();
+  owner_.check(
+      owner_.kernels.sort_rows(ids, owner_.rows, sort_, reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
+      "sort rows");
   owner_.check(
       owner_.kernels.send_rows(sort_, count_, gradients.data(), elements_, piece_rows_, ids_.on_device(),
                                sums_.on_device(), reinterpret_cast<std::uint32_t*>(arrived_.on_device()), stream),
@@ -87,21 +86,21 @@ void GpuRows::Push::start(const kernels::RowIds& ids, std::span<const float> gra
   owner_.check(owner_.cuda.record(sent_.get(), stream), "record an event");
 }
 
-bool GpuRows::Push::is_sent() { return owner_.cuda.query(sent_.get()) == device::kSuccess; }
+bool RowPush::is_sent() { return owner_.cuda.query(sent_.get()) == kSuccess; }
 
-void GpuRows::Push::wait_until_sent() {
-  device::wait_for_device(
+void RowPush::wait_until_sent() {
+  wait_for_device(
       owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); }, [&] { return is_sent(); });
 }
 
 // Everything that has arrived forms one push of the worker. Rows are ascending, so there is nothing to combine.
-void GpuRows::Push::apply_arriving() {
+void RowPush::apply_arriving() {
   const PushGroup one = owner_.handle.group_pushes();         // for snapshots
   const bool takes_all = owner_.worker.live().clip_norm > 0;  // the limit applies to the norm of all of them
   std::uint64_t piece = 0, applied = 0, here = 0;             // numbers of rows
   for (bool is_last = count_ == 0; !is_last;) {
     const auto& next = arrived_.on_host()[piece];
-    device::wait_for_device(
+    wait_for_device(
         owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); },
         [&] { return next.load_acquire() != 0; });  // (gpu.G3) pairs with gpu.G2: the piece
     // All ids were checked before the first chunk was sent.
@@ -111,22 +110,21 @@ void GpuRows::Push::apply_arriving() {
       is_last = got - 1 < piece_rows_ || ++piece == pieces();
     }
     if (here == applied || (takes_all && !is_last)) continue;
-    owner_.handle.push_rows(
-        owner_.variable, std::span<const std::uint64_t>(ids_.on_host() + applied, here - applied),
-        std::span<const float>(sums_.on_host() + applied * elements_, (here - applied) * elements_));
+    owner_.apply({ids_.on_host() + applied, here - applied},
+                 {sums_.on_host() + applied * elements_, (here - applied) * elements_});
     applied = here;
   }
   owner_.totals.sent_rows += applied;
 }
 
-void GpuRows::Push::finish() {
+void RowPush::finish() {
   if (!is_under_way_) return;
   owner_.begin();
   try {
     apply_arriving();
   } catch (...) {
     // If the rows or the job are at fault, the next push may succeed. If the GPU is at fault, this call fails.
-    if (owner_.cuda.synchronize(owner_.stream->get()) == device::kSuccess) is_under_way_ = false;
+    if (owner_.cuda.synchronize(owner_.stream->get()) == kSuccess) is_under_way_ = false;
     throw;
   }
   wait_until_sent();  // chunks without rows are still being flagged; after this, gradients may be overwritten
@@ -135,4 +133,4 @@ void GpuRows::Push::finish() {
   owner_.totals.given_rows += count_;
 }
 
-}  // namespace ps_shm
+}  // namespace ps_shm::device

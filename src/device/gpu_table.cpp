@@ -1,0 +1,237 @@
+#include "device/gpu_table.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "device/polling.hpp"
+#include "device/probe.hpp"
+#include "device/strategy.hpp"
+
+namespace ps_shm {
+
+GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOptions& given_options,
+                     device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
+    : RowCarrier(given_worker, given_options, given_cuda, given_kernels, given.row_size(), 0,
+                 fmt::format("table '{}'", given.name())),
+      table_(given),
+      state_(worker.table(given.name())),
+      parts_(state_.parts.size()) {
+  const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
+  shards = device::ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
+  begin();
+  check(kernels.load(), "load its kernels");
+  stream = std::make_unique<device::OwnStream>(cuda);
+  pulled_ = std::make_unique<device::OwnEvent>(cuda);
+  undecided_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
+  push = std::make_unique<device::RowPush>(*this);
+
+  const device::Strategy strategy = device::choose_strategy(gpu, {});
+  reads_only_ = strategy.read_only;
+  for (Part& part : parts_) {
+    part.buckets = std::make_unique<device::Registration>(cuda);
+    part.rows = std::make_unique<device::Registration>(cuda);
+  }
+  const shm::TableShm& record = state_.parts.front()->record();
+  const update::Settings& settings = state_.settings;
+  on_device_ = {.parts = nullptr,
+                .part_count = static_cast<std::uint32_t>(parts_.size()),
+                .region_bits = device::kRegionBits,
+                .elements = static_cast<std::uint32_t>(elements),
+                .record_floats = 1 + record.slots,
+                .value = settings.rule == UpdateRule::kFtrl ? kernels::RowValue::kFtrl : kernels::RowValue::kFirst,
+                .initial_range = state_.spec.initial_range,
+                .of_seed = shm::mixed(state_.spec.seed + 1),
+                .row_bytes = record.row_bytes,
+                .l1 = settings.l1,
+                .l2 = settings.l2,
+                .beta = settings.ftrl_beta,
+                .inverse_rate = 0.0F};
+  if (state_.spec.touch_on_pull)
+    warn("its pulls count as uses, which a GPU cannot note");
+  else if (strategy.pull != device::PullPath::kThroughHost)
+    is_registered_ = follow_growth();
+  totals.strategy =
+      is_registered_ ? "pulls rows by kernels, pushes staged" : "pulls rows through host memory, pushes staged";
+}
+
+GpuTable::Impl::~Impl() {
+  static_cast<void>(cuda.set_device(options.device));
+  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
+}
+
+// Whether registering the part anew is worth its time.
+bool GpuTable::Impl::has_grown(std::size_t number) const {
+  const shm::TableShm& record = state_.parts[number]->record();
+  const kernels::KeyPart& known = parts_[number].known;
+  const std::uint64_t backed = record.rows_backed.load_acquire();  // (table.A1)
+  const bool is_last = backed == record.max_rows && known.row_count < backed;
+  return known.buckets == nullptr || record.bits.load_acquire() > known.bits || is_last ||  // (table.G4)
+         backed > known.row_count + known.row_count / 8;
+}
+
+// Registers what has grown. Returns false if that was refused, and says so.
+bool GpuTable::Impl::follow_growth() {
+  bool is_other = false;
+  for (std::size_t number = 0; number < parts_.size(); ++number) {
+    if (!has_grown(number)) continue;
+    if (!is_other) wait_for_copies();  // no device work may use what is registered anew
+    is_other = true;
+    std::string why;
+    if (try_register(number, why)) continue;
+    for (Part& part : parts_) part.buckets->unregister(), part.rows->unregister();
+    totals.registered_bytes = 0;
+    warn(why);
+    return false;
+  }
+  if (is_other) upload();
+  return true;
+}
+
+// What is registered has memory: `bits` and `rows_backed` are raised behind its allocation.
+bool GpuTable::Impl::try_register(std::size_t number, std::string& why) {
+  shm::TablePart& table = *state_.parts[number];
+  const shm::TableShm& record = table.record();
+  Part& part = parts_[number];
+  const std::uint32_t bits = record.bits.load_acquire();              // (table.G4)
+  const std::uint64_t row_count = record.rows_backed.load_acquire();  // (table.A1)
+  std::byte* const base = table.segment().data();
+  device::RegistrationTotals totals_of_both;
+  if (!part.buckets->try_register(base + record.buckets_offset, sizeof(std::uint64_t) << bits, reads_only_,
+                                  totals_of_both, why) ||
+      !part.rows->try_register(base + record.rows_offset, row_count * record.row_bytes, reads_only_, totals_of_both,
+                               why))
+    return false;
+  part.known.bits = bits;
+  part.known.row_count = row_count;
+  return true;
+}
+
+void GpuTable::Impl::upload() {
+  std::vector<std::uint64_t> regions;
+  totals.registered_bytes = 0;
+  for (const Part& part : parts_)
+    for (const auto* const one : {part.buckets.get(), part.rows.get()}) {
+      regions.insert(regions.end(), one->regions().begin(), one->regions().end());
+      totals.registered_bytes += one->bytes();
+    }
+  regions_ = {};
+  regions_ = device::DeviceMemory<std::uint64_t>(cuda, regions.size());
+  if (known_.count() == 0) known_ = device::DeviceMemory<kernels::KeyPart>(cuda, parts_.size());
+  std::vector<kernels::KeyPart> known;
+  const std::uint64_t* next = regions_.on_device();
+  for (Part& part : parts_) {
+    part.known.buckets = next, next += part.buckets->regions().size();
+    part.known.rows = next, next += part.rows->regions().size();
+    known.push_back(part.known);
+  }
+  copy(regions_.on_device(), regions.data(), regions_.bytes());
+  copy(known_.on_device(), known.data(), known_.bytes());
+  wait_for_copies();
+  on_device_.parts = known_.on_device();
+}
+
+void GpuTable::Impl::start_pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
+  if (is_pulling_)
+    throw Error(fmt::format("a pull of rows of {} begins while the previous one is still in progress", owner),
+                ErrorCode::kInvalidState);
+  require_floats(keys.size(), out.size(), "pull");
+  if (!found.empty() && found.size() != keys.size())
+    throw Error(
+        fmt::format("pull of {} rows of {} on a GPU: there is room for {} answers", keys.size(), owner, found.size()));
+  begin();
+  worker.note_pull();
+  undecided_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it
+  if (is_registered_) is_registered_ = follow_growth();
+  if (is_registered_) {
+    if (places_.count() < keys.size()) {
+      places_ = {};
+      places_ = device::DeviceMemory<kernels::KeyPlace>(cuda, keys.size());
+    }
+    // As in the CPU's pull.
+    on_device_.inverse_rate = 1.0F / (worker.live().learning_rate * state_.settings.rate_scale);
+    check(
+        kernels.pull_keys(on_device_, device::row_ids(keys), out.data(), found.empty() ? nullptr : found.data(),
+                          places_.on_device(), reinterpret_cast<std::uint64_t*>(undecided_.on_device()), stream->get()),
+        "pull rows by key");
+    worker.count_pulls(1);
+  } else {
+    pull_through_host(keys, out, found);
+  }
+  check(cuda.record(pulled_->get(), stream->get()), "record an event");
+  pull_ = {keys, out, found};
+  is_pulling_ = true;
+  ++totals.pulls;
+  totals.pulled_rows += keys.size();
+}
+
+void GpuTable::Impl::pull_through_host(std::span<const std::uint64_t> keys, std::span<float> out,
+                                       std::span<bool> found) {
+  if (keys.empty()) return;
+  std::vector<std::uint64_t> on_host(keys.size());
+  std::vector<float> rows_there(out.size());
+  const auto flags = std::make_unique<bool[]>(keys.size());
+  copy(on_host.data(), keys.data(), keys.size_bytes());
+  wait_for_copies();
+  table_.pull(on_host, rows_there, {flags.get(), keys.size()});
+  copy(out.data(), rows_there.data(), out.size_bytes());
+  if (!found.empty()) copy(found.data(), flags.get(), found.size_bytes());
+  wait_for_copies();
+}
+
+bool GpuTable::Impl::finish_pull() {
+  if (!is_pulling_) return false;
+  begin();
+  const auto status = [&] { return cuda.query(pulled_->get()); };
+  device::wait_for_device(cuda, "pull rows by key", status, [&] { return status() == device::kSuccess; });
+  is_pulling_ = false;                                          // stays true after a failure of the GPU
+  if (undecided_.on_host()->load_acquire() == 0) return false;  // (gpu.G3) after the stream's end
+  std::vector<kernels::KeyPlace> places(pull_.keys.size());
+  std::vector<std::uint64_t> keys(pull_.keys.size());
+  copy(places.data(), places_.on_device(), places.size() * sizeof places[0]);
+  copy(keys.data(), pull_.keys.data(), pull_.keys.size_bytes());
+  wait_for_copies();
+  std::vector<std::size_t> open;
+  std::vector<std::uint64_t> open_keys;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (places[i].row == kernels::kUndecidedRow) open.push_back(i), open_keys.push_back(keys[i]);
+  std::vector<float> rows_there(open.size() * elements);
+  const auto flags = std::make_unique<bool[]>(open.size());
+  table_.pull(open_keys, rows_there, {flags.get(), open.size()});
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    copy(pull_.out.data() + open[i] * elements, rows_there.data() + i * elements, elements * sizeof(float));
+    if (!pull_.found.empty()) copy(pull_.found.data() + open[i], flags.get() + i, sizeof(bool));
+  }
+  wait_for_copies();
+  totals.bounced_rows += open.size();
+  return true;
+}
+
+void GpuTable::Impl::apply(std::span<const std::uint64_t> keys, std::span<const float> sums) {
+  const PushedKeys now = table_.push(keys, sums);
+  pushed.updated += now.updated;
+  pushed.unadmitted += now.unadmitted;
+  pushed.refused += now.refused;
+}
+
+GpuTable::GpuTable(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
+GpuTable::GpuTable(Worker& worker, const Table& table, const GpuRowsOptions& options)
+    : impl_(std::make_unique<Impl>(worker, table, options, device::cuda_calls(), device::transfer_kernels())) {}
+GpuTable::~GpuTable() = default;
+
+void* GpuTable::stream() const noexcept { return impl_->stream->get(); }
+void GpuTable::start_pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
+  impl_->start_pull(keys, out, found);
+}
+bool GpuTable::finish_pull() { return impl_->finish_pull(); }
+void GpuTable::start_push(std::span<const std::uint64_t> keys, std::span<const float> gradients) {
+  impl_->pushed = {};
+  impl_->push->start(device::row_ids(keys), gradients);
+}
+PushedKeys GpuTable::finish_push() {
+  impl_->push->finish();
+  return std::exchange(impl_->pushed, {});
+}
+const GpuRowTransfers& GpuTable::transfers() const noexcept { return impl_->totals; }
+
+}  // namespace ps_shm

@@ -1,0 +1,73 @@
+// The members of a GpuTable: the memory of a table by key that is registered, and pulls. Pushes are in row_push.hpp.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "device/registration.hpp"
+#include "device/row_carrier.hpp"
+#include "device/row_push.hpp"
+#include "worker/table_state.hpp"
+
+namespace ps_shm {
+
+struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
+  Impl(Worker& given_worker, const Table& given, const GpuRowsOptions& given_options, device::CudaCalls& given_cuda,
+       device::TransferKernels& given_kernels);
+  ~Impl();
+
+  void start_pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found);
+  bool finish_pull();
+  void apply(std::span<const std::uint64_t> keys, std::span<const float> sums) override;
+
+  PushedKeys pushed;  // by the push in progress
+
+ private:
+  struct Part {
+    std::unique_ptr<device::Registration> buckets, rows;
+    kernels::KeyPart known{};  // as the kernels have it
+  };
+
+  bool has_grown(std::size_t number) const;
+  bool follow_growth();
+  bool try_register(std::size_t number, std::string& why);
+  void upload();
+  void pull_through_host(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found);
+  void copy(void* to, const void* from, std::size_t bytes) {
+    check(cuda.copy(to, from, bytes, stream->get()), "copy rows");
+  }
+  void wait_for_copies() { check(cuda.synchronize(stream->get()), "copy rows"); }
+
+  Table table_;
+  TableState& state_;
+  bool is_registered_ = false, reads_only_ = false;
+  std::vector<Part> parts_;
+  kernels::KeyTable on_device_{};
+  device::DeviceMemory<std::uint64_t> regions_;
+  device::DeviceMemory<kernels::KeyPart> known_;
+  device::DeviceMemory<kernels::KeyPlace> places_;
+  std::unique_ptr<device::OwnEvent> pulled_;
+  device::PinnedMemory<shm::AtomicShm<std::uint64_t>> undecided_;  // {1}: 1 if there are any in the pull in progress
+
+  struct Pull {
+    std::span<const std::uint64_t> keys;
+    std::span<float> out;
+    std::span<bool> found;
+  };
+  Pull pull_;
+  bool is_pulling_ = false;
+
+ public:
+  std::unique_ptr<device::RowPush> push;
+};
+
+struct PS_SHM_HIDDEN GpuTableAccess {
+  // Uses other tables than the real ones. They must outlive it.
+  static std::unique_ptr<GpuTable> make(Worker& worker, const Table& table, const GpuRowsOptions& options,
+                                        device::CudaCalls& cuda, device::TransferKernels& kernels) {
+    return std::unique_ptr<GpuTable>(
+        new GpuTable(std::make_unique<GpuTable::Impl>(worker, table, options, cuda, kernels)));
+  }
+};
+
+}  // namespace ps_shm

@@ -1,0 +1,80 @@
+// What GpuRows and GpuTable have in common: a worker, a GPU, a stream, and the rows that they carry between them.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "device/resources.hpp"
+#include "device/shard_memory.hpp"
+#include "device/transfer_kernels.hpp"
+#include "ps_shm/gpu.hpp"
+#include "worker/device_port.hpp"
+
+namespace ps_shm::device {
+
+class PS_SHM_HIDDEN RowCarrier {
+ public:
+  // `rows`: how many there are; 0: ids are keys, any of 64 bits. `owner`: "variable 'x'".
+  RowCarrier(Worker& given_worker, const GpuRowsOptions& given_options, CudaCalls& given_cuda,
+             TransferKernels& given_kernels, std::uint64_t given_elements, std::uint64_t given_rows,
+             std::string given_owner)
+      : handle(given_worker),
+        worker(given_worker),
+        cuda(given_cuda),
+        kernels(given_kernels),
+        options(given_options),
+        elements(given_elements),
+        rows(given_rows),
+        owner(std::move(given_owner)) {}
+  RowCarrier(const RowCarrier&) = delete;
+  RowCarrier& operator=(const RowCarrier&) = delete;
+
+  // Pushes the sums of rows, each of which is there once, as the worker does.
+  virtual void apply(std::span<const std::uint64_t> ids, std::span<const float> sums) = 0;
+
+  void check(CudaError error, const char* what) { device::check(cuda, error, what); }
+  void begin() { check(cuda.set_device(options.device), "be used"); }  // for the calling thread
+  void require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const {
+    if (floats / elements == ids && floats % elements == 0) return;
+    throw Error(fmt::format("{} of {} rows of {} on a GPU: a row has {} elements, the span has {} in all", verb, ids,
+                            owner, elements, floats));
+  }
+  // Throws Error if a kernel has found an id out of range.
+  void require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
+    if (const std::uint64_t id = outside.load_acquire(); id != 0)  // (gpu.G3) after a flag or the stream's end
+      throw Error(
+          fmt::format("{} of rows of {} on a GPU: id {} is out of range; it has {} rows", verb, owner, id, rows));
+  }
+  void warn(const std::string& why) const {
+    const std::string line = fmt::format("rows of {} go through host memory, slower: {}", owner, why);
+    options.warn ? options.warn(line)
+                 : static_cast<void>(std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str()));
+  }
+
+  Worker& handle;
+  const DevicePort worker;
+  CudaCalls& cuda;
+  TransferKernels& kernels;
+  const GpuRowsOptions options;
+  const std::uint64_t elements, rows;
+  const std::string owner;
+
+  std::shared_ptr<ShardMemory> shards;  // unregistered after the stream below has ended
+  GpuRowTransfers totals;
+  std::unique_ptr<OwnStream> stream;
+
+ protected:
+  ~RowCarrier() = default;
+};
+
+template <class Id>
+kernels::RowIds row_ids(std::span<const Id> ids) {
+  return {
+      .values = ids.data(), .is_wide = sizeof(Id) == sizeof(std::uint64_t) ? 1U : 0U, .pad = 0, .count = ids.size()};
+}
+
+}  // namespace ps_shm::device

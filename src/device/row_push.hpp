@@ -1,0 +1,42 @@
+// The pushes of a GpuRows or GpuTable. The rows are sorted on the GPU; one kernel sums the gradients of each row and stores the
+// sums to page-locked memory, chunk by chunk, with a flag after each; the worker's threads apply what has arrived. It
+// needs no atomics on host memory, so it works the same on every bus.
+#pragma once
+
+#include "device/row_carrier.hpp"
+
+namespace ps_shm::device {
+
+class PS_SHM_HIDDEN RowPush {
+ public:
+  explicit RowPush(RowCarrier& owner);
+
+  void start(const kernels::RowIds& ids, std::span<const float> gradients);
+  void finish();
+
+ private:
+  void reserve(std::uint64_t rows);
+  std::uint64_t pieces() const noexcept { return (count_ + piece_rows_ - 1) / piece_rows_; }
+  bool is_sent();
+  void wait_until_sent();
+  void apply_arriving();
+
+  RowCarrier& owner_;
+  const std::uint32_t elements_, piece_rows_;
+  OwnEvent sent_;
+
+  kernels::RowSort sort_{};  // points into the following
+  DeviceMemory<std::uint64_t> given_, sorted_;
+  DeviceMemory<std::uint32_t> given_places_, places_, begins_, distinct_;
+  DeviceMemory<std::byte> room_;
+  // The received data.
+  PinnedMemory<std::uint64_t> ids_;
+  PinnedMemory<float> sums_;
+  PinnedMemory<shm::AtomicShm<std::uint32_t>> arrived_;  // for each chunk: 1 + its rows; 0: not arrived yet
+  PinnedMemory<shm::AtomicShm<std::uint64_t>> outside_;  // {1}, as for a pull
+
+  std::uint64_t count_ = 0;  // ids of the push in progress
+  bool is_under_way_ = false;
+};
+
+}  // namespace ps_shm::device

@@ -1,0 +1,351 @@
+// GpuTable on the fake: the cases of gpu_table_cases.hpp, rows and lists that change at chosen accesses of a kernel, damage,
+// what goes through the host, and a failure of each CUDA call.
+#include <doctest/doctest.h>
+
+#include <optional>
+
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/table_layout.hpp"
+#include "support/fake_gpu.hpp"
+#include "support/gpu_table_cases.hpp"
+
+using namespace ps_shm;
+using on_cpu::Access;
+using on_cpu::Noted;
+using test::FakeGpu;
+using test::Floats;
+using test::Keys;
+using test::TableJob;
+using test::TableOnGpu;
+
+namespace {
+
+constexpr std::uint64_t kWidth = 8;
+
+TableSpec small_spec() {
+  TableSpec spec = test::spec_of(64, kWidth);
+  spec.initial_range = 0;
+  return spec;
+}
+
+std::uint64_t order_of(std::uint64_t key) { return shm::order_of_row(key); }
+
+// Keys of one bucket of a new table, in the order of its list.
+Keys keys_of_one_bucket(std::size_t count) {
+  Keys keys;
+  for (std::uint64_t key = 1; keys.size() < count; ++key)
+    if (order_of(key) >> 55 == 200) keys.push_back(key);
+  std::sort(keys.begin(), keys.end(), [](std::uint64_t a, std::uint64_t b) { return order_of(a) < order_of(b); });
+  return keys;
+}
+// A key behind all of these.
+std::uint64_t key_behind() {
+  std::uint64_t key = 1;
+  while (order_of(key) >> 55 != 300) ++key;
+  return key;
+}
+
+void assign(Table& table, std::uint64_t key, float value) { table.assign({&key, 1}, Floats(kWidth, value)); }
+
+// A job with a table, its worker on a fake GPU, and another worker that changes the table at an access of a kernel.
+struct Scene {
+  FakeGpu fake;
+  TableJob job{small_spec()};
+  Worker other{test::quiet_options(job.config)};
+  Table table = other.table(small_spec());
+  TableOnGpu on_gpu{fake.box, job.worker, job.table};
+  shm::Segment segment;
+
+  Scene() {
+    REQUIRE(segment.open(shm::table_name(job.config.job, 0, 0), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
+  }
+  shm::TableShm& record() { return *reinterpret_cast<shm::TableShm*>(segment.data() + shm::kTableOffset); }
+  shm::TableRowShm& row(std::uint64_t number) {
+    return *reinterpret_cast<shm::TableRowShm*>(segment.data() + record().rows_offset + number * record().row_bytes);
+  }
+  std::uint64_t number_of(std::uint64_t key) {
+    for (std::uint64_t number = 0; number < record().rows_next.load_acquire(); ++number)
+      if (row(number).key.load_relaxed() == key &&
+          shm::state_of(row(number).word.load_acquire()) == shm::RowState::kLive)
+        return number;
+    FAIL("no row of the key");
+    return 0;
+  }
+  // Runs `change` once, before the first access of this kind behind `skipped` others.
+  void at(Access access, std::size_t bytes, int skipped, std::function<void()> change) {
+    fake.cuda.during_keys = [=, this](const Noted& one) mutable {
+      if (!change || one.access != access || one.bytes != bytes || skipped-- > 0) return;
+      std::exchange(change, nullptr)();
+      has_changed = true;
+    };
+  }
+  bool has_changed = false;
+};
+
+}  // namespace
+
+TEST_CASE("gpu table: a pull gives the same bits as the CPU's, whatever the rule, width and number of parts") {
+  FakeGpu fake;
+  test::pulls_keys_as_the_processor_does(fake.box);
+  CHECK(fake.cuda.count("pull_keys") > 0);
+}
+
+TEST_CASE("gpu table: pushes give the same bits as the CPU's, whatever the rule and number of parts") {
+  FakeGpu fake;
+  test::pushes_keys_as_the_processor_does(fake.box);
+}
+
+TEST_CASE("gpu table: rows that are made while the GPU uses the table are pulled") {
+  FakeGpu fake;
+  test::follows_a_table_that_grows(fake.box);
+}
+
+TEST_CASE("gpu table: no pull has an element of another key, while rows are evicted and made") {
+  FakeGpu fake;
+  test::pulls_no_row_of_another_key(fake.box, 20);
+}
+
+TEST_CASE("gpu table: a row that becomes another key's before or during its copy is pulled by the CPU") {
+  for (const int elements : {0, 1, int(kWidth) - 1}) {
+    Scene scene;
+    const Keys keys = keys_of_one_bucket(2);
+    assign(scene.table, keys[0], 5);
+    const std::uint64_t number = scene.number_of(keys[0]);
+    scene.at(Access::kLoad, sizeof(float), elements, [&] {
+      scene.table.evict({&keys[0], 1});
+      assign(scene.table, keys[1], 6);
+    });
+    const auto pulled = scene.on_gpu.pull({keys[0]});
+    REQUIRE(scene.has_changed);
+    CHECK(scene.number_of(keys[1]) == number);
+    CHECK(pulled.is_redone);
+    CHECK(pulled.rows == Floats(kWidth, 0.0F));  // its initial values
+    CHECK(pulled.found[0] == 0);
+    CHECK(scene.on_gpu.rows->transfers().bounced_rows == 1);
+  }
+}
+
+TEST_CASE("gpu table: a row on the way that becomes another key's does not hide the rows behind it") {
+  for (const bool is_at_key : {false, true}) {
+    Scene scene;
+    const Keys keys = keys_of_one_bucket(2);
+    const std::uint64_t far = key_behind();
+    assign(scene.table, keys[0], 5);
+    assign(scene.table, keys[1], 6);
+    const std::uint64_t number = scene.number_of(keys[0]);
+    const auto change = [&] {
+      scene.table.evict({&keys[0], 1});
+      assign(scene.table, far, 7);
+    };
+    // Accesses of the search: whether the bucket is linked, its word, then the first row's word and key.
+    if (is_at_key)
+      scene.at(Access::kLoad, sizeof(std::uint64_t), 0, change);
+    else
+      scene.at(Access::kLoadAcquire, sizeof(std::uint64_t), 2, change);
+    const auto pulled = scene.on_gpu.pull({keys[1]});
+    REQUIRE(scene.has_changed);
+    CHECK(scene.number_of(far) == number);
+    CHECK(pulled.found[0] == 1);
+    CHECK(pulled.rows == Floats(kWidth, 6.0F));
+    CHECK_FALSE(pulled.is_redone);
+  }
+}
+
+TEST_CASE("gpu table: a path that changes again and again is left to the CPU") {
+  Scene scene;
+  const Keys keys = keys_of_one_bucket(12);
+  assign(scene.table, keys[0], 5);
+  assign(scene.table, keys[11], 6);
+  std::size_t next = 10, searches = 0;
+  scene.fake.cuda.during_keys = [&](const Noted& one) {
+    // Before each look at the path there is another row in front of the one that was met.
+    if (one.access != Access::kFence || next == 0) return;
+    scene.table.evict({&keys[next == 10 ? 0 : next + 1], 1});
+    assign(scene.table, keys[next--], 5);
+    ++searches;
+  };
+  const auto pulled = scene.on_gpu.pull({keys[11]});
+  CHECK(searches >= 4);
+  CHECK(pulled.is_redone);
+  CHECK(pulled.found[0] == 1);
+  CHECK(pulled.rows == Floats(kWidth, 6.0F));
+}
+
+TEST_CASE("gpu table: sealed and new rows are the keys', dead and free ones are left to the CPU") {
+  struct State {
+    shm::RowState state;
+    bool is_bounced, is_found;
+  };
+  for (const State& one : {State{shm::RowState::kSealed, false, true}, State{shm::RowState::kNew, false, true},
+                           State{shm::RowState::kDead, true, false}}) {
+    Scene scene;
+    const Keys keys = keys_of_one_bucket(2);
+    assign(scene.table, keys[0], 5);
+    assign(scene.table, keys[1], 6);
+    auto& word = scene.row(scene.number_of(keys[0])).word;
+    word.store_release(shm::next_word(word.load_acquire(), one.state, shm::reference_of(word.load_acquire())));
+    const auto pulled = scene.on_gpu.pull({keys[0]});
+    CHECK(pulled.is_redone == one.is_bounced);
+    CHECK(pulled.found[0] == one.is_found);
+    CHECK(pulled.rows == Floats(kWidth, one.is_found ? 5.0F : 0.0F));
+    CHECK(scene.on_gpu.pull({keys[1]}).rows == Floats(kWidth, 6.0F));
+  }
+}
+
+TEST_CASE("gpu table: a bucket that nobody has linked is entered by the one that it was split from") {
+  FakeGpu fake;
+  TableJob job(test::spec_of(4000, kWidth));
+  TableOnGpu on_gpu(fake.box, job.worker, job.table);
+  const Keys keys = test::some_keys(400);
+  job.push(Keys(keys.begin(), keys.begin() + 300), 1.0F);
+  shm::Segment segment;
+  REQUIRE(segment.open(shm::table_name(job.config.job, 0, 0), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
+  auto& record = *reinterpret_cast<shm::TableShm*>(segment.data() + shm::kTableOffset);
+  REQUIRE(record.bits.load_acquire() == 9);
+  record.bits.store_relaxed(11);  // as if it had grown, by buckets that no worker has used
+  const auto pulled = on_gpu.pull(keys);
+  CHECK_FALSE(pulled.is_redone);
+  CHECK(pulled == test::pulled_by(job.table, keys));  // which links the buckets
+  CHECK(on_gpu.pull(keys) == pulled);
+}
+
+TEST_CASE("gpu table: a damaged list ends no pull late, and the CPU tells it") {
+  for (const bool leads_nowhere : {false, true}) {
+    Scene scene;
+    const Keys keys = keys_of_one_bucket(3);
+    assign(scene.table, keys[0], 5);
+    assign(scene.table, keys[1], 6);
+    const std::uint64_t second = scene.number_of(keys[1]);
+    auto& word = scene.row(second).word;
+    word.store_release(shm::next_word(word.load_acquire(), shm::RowState::kLive, leads_nowhere ? 0xfffffffd : second));
+    std::size_t accesses = 0;
+    scene.fake.cuda.during_keys = [&](const Noted&) { ++accesses; };
+    CHECK(test::error_of([&] { scene.on_gpu.pull({keys[2]}); }).find("is damaged") != std::string::npos);
+    CHECK(accesses < 2000);
+    CHECK(scene.on_gpu.pull({keys[0]}).rows == Floats(kWidth, 5.0F));
+  }
+}
+
+TEST_CASE("gpu table: a search fences between a row and the look at its path, a copy between its bytes and the word") {
+  Scene scene;
+  const Keys keys = keys_of_one_bucket(2);
+  assign(scene.table, keys[0], 5);
+  assign(scene.table, keys[1], 6);
+  std::vector<Noted> seen;
+  scene.fake.cuda.during_keys = [&](const Noted& one) { seen.push_back(one); };
+  CHECK(scene.on_gpu.pull({keys[1]}).rows == Floats(kWidth, 6.0F));
+  // The bucket twice; a row's word, its key, the look; the next row's word and key.
+  const std::vector<Access> search = {Access::kLoadAcquire, Access::kLoadAcquire, Access::kLoadAcquire, Access::kLoad,
+                                      Access::kFence,       Access::kLoad,        Access::kLoadAcquire, Access::kLoad};
+  REQUIRE(seen.size() > search.size());
+  for (std::size_t i = 0; i < search.size(); ++i) CHECK(seen[i].access == search[i]);
+  CHECK(seen[5].address == seen[1].address);
+  std::map<unsigned, std::pair<std::size_t, std::size_t>> of_thread;  // its last element, and its fence
+  for (std::size_t i = search.size(); i + 1 < seen.size(); ++i)
+    (seen[i].access == Access::kFence ? of_thread[seen[i].thread].second : of_thread[seen[i].thread].first) = i;
+  CHECK(of_thread.size() == 2);  // of eight floats in two vectors
+  for (const auto& [thread, last] : of_thread) CHECK(last.second > last.first);
+  CHECK(seen.back().access == Access::kLoad);
+  CHECK(seen.back().address == seen[6].address);
+}
+
+TEST_CASE("gpu table: pulls go through the host without registration, and where they count as uses") {
+  for (const int why : {0, 1, 2}) {
+    FakeGpu fake({.host_register = why != 0});
+    if (why == 1) fake.cuda.fail("host_register", 1, device::kOutOfMemory);
+    TableSpec spec = test::spec_of(1000, 3);
+    spec.touch_on_pull = why == 2;
+    TableJob job(spec);
+    TableOnGpu on_gpu(fake.box, job.worker, job.table);
+    const Keys keys = test::some_keys(300);
+    CHECK(on_gpu.push(keys, Floats(900, 1.0F)).updated == 300);
+    Keys more = keys;
+    more.push_back(77);
+    CHECK(on_gpu.pull(more) == test::pulled_by(job.table, more));
+    CHECK(on_gpu.pull({}).rows.empty());
+    CHECK(on_gpu.warnings.size() == (why == 0 ? 0 : 1));
+    CHECK(fake.cuda.count("pull_keys") == 0);
+    CHECK(on_gpu.rows->transfers().registered_bytes == 0);
+  }
+}
+
+TEST_CASE("gpu table: a push tells what became of its keys") {
+  FakeGpu fake;
+  TableSpec spec = test::spec_of(64, 3);
+  spec.when_full = WhenFull::kRefuse;
+  spec.admit_after = 2;
+  TableJob job(spec);
+  TableOnGpu on_gpu(fake.box, job.worker, job.table);
+  const Keys keys = test::some_keys(200);
+  CHECK(on_gpu.push(keys, Floats(600, 1.0F)).unadmitted > 150);
+  const PushedKeys pushed = on_gpu.push(keys, Floats(600, 1.0F));
+  CHECK(pushed.updated == 64);
+  CHECK(pushed.refused > 100);
+  CHECK(pushed.updated + pushed.unadmitted + pushed.refused == 200);
+}
+
+TEST_CASE("gpu table: arguments that do not fit together are an error, and pulls and pushes take turns") {
+  FakeGpu fake;
+  TableJob job(test::spec_of(1000, 3));
+  TableOnGpu on_gpu(fake.box, job.worker, job.table);
+  const auto keys = on_gpu.put(Keys{3, 4});
+  const auto floats = on_gpu.put(Floats(9, 1.0F));
+  const device::DeviceMemory<bool> flags(fake.cuda, 3);
+  const std::span<const std::uint64_t> both(keys.on_device(), 2);
+  for (const std::size_t count : {0, 3, 5, 9}) {
+    CHECK_THROWS_WITH_AS(on_gpu.rows->start_pull(both, {floats.on_device(), count}), doctest::Contains("3 elements"),
+                         Error);
+    CHECK_THROWS_WITH_AS(on_gpu.rows->start_push(both, {floats.on_device(), count}), doctest::Contains("3 elements"),
+                         Error);
+  }
+  CHECK_THROWS_WITH_AS(on_gpu.rows->start_pull(both, {floats.on_device(), 6}, {flags.on_device(), 3}),
+                       doctest::Contains("room for 3 answers"), Error);
+  on_gpu.rows->start_push(both, {floats.on_device(), 6});
+  CHECK_THROWS_WITH_AS(on_gpu.rows->start_push(both, {floats.on_device(), 6}), doctest::Contains("still in progress"),
+                       Error);
+  CHECK(on_gpu.rows->finish_push().updated == 2);
+  CHECK(on_gpu.rows->finish_push().updated == 0);
+  on_gpu.rows->start_pull(both, {floats.on_device(), 6});
+  CHECK_THROWS_WITH_AS(on_gpu.rows->start_pull(both, {floats.on_device(), 6}), doctest::Contains("still in progress"),
+                       Error);
+  CHECK_FALSE(on_gpu.rows->finish_pull());
+  CHECK_FALSE(on_gpu.rows->finish_pull());
+}
+
+TEST_CASE("gpu table: any failing call is a warning or an error that names the GPU, without hangs or leaks") {
+  for (const char* call : {"device_count", "set_device", "load", "create_stream", "create_event", "allocate",
+                           "allocate_pinned", "host_register", "device_address", "copy", "synchronize", "record",
+                           "pull_keys", "sort_rows_room", "sort_rows", "send_rows"}) {
+    std::size_t told = 0;
+    for (int n = 0;; ++n) {
+      REQUIRE(n < 200);
+      INFO(std::string(call) << " " << n);
+      FakeGpu fake;
+      TableJob job(test::spec_of(1000, 3));
+      bool was_error = false;
+      std::size_t warned = 0, uses = 0;
+      {
+        std::optional<TableOnGpu> on_gpu;
+        try {
+          fake.cuda.fail(call, n, std::string(call) == "device_count" ? device::kNoDevice : device::kOutOfMemory);
+          on_gpu.emplace(fake.box, job.worker, job.table);
+          on_gpu->push({5, 6, 5}, Floats(9, 1.0F));
+          const auto pulled = on_gpu->pull({5, 6, 7});
+          CHECK(pulled == test::pulled_by(job.table, {5, 6, 7}));
+        } catch (const Error& error) {
+          was_error = true;
+          CHECK_MESSAGE(std::string(error.what()).find("GPU") != std::string::npos, error.what());
+        }
+        if (on_gpu) warned = on_gpu->warnings.size();
+        uses = fake.cuda.count(call);
+      }
+      if (uses <= static_cast<std::size_t>(n)) {
+        CHECK_FALSE(was_error);
+        break;
+      }
+      CHECK((was_error || warned != 0));
+      ++told;
+    }
+    CHECK(told > 0);
+  }
+}
