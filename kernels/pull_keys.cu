@@ -56,11 +56,9 @@ __device__ inline KeyPlace search(const KeyTable& table, const KeyPart& part, st
     if ((next & kBucketKind) != 0) {
       if (__brevll(index) >= order) return outcome(kAbsentRow);    // (table.F3) a bucket is never unlinked
       if (index >> part.bits != 0) return outcome(kUndecidedRow);  // not registered
-      const std::uint64_t* const there = bucket_at(table, part, index);
-      const std::uint64_t its_word = load_acquire_system(there);          // (table.F1)
-      fence_system();                                                     // (table.F1)
-      if (load_relaxed_system(previous) != word) return outcome(kAgain);  // (table.F2)
-      previous = there, word = its_word;
+      // From a linked bucket a search may go on, however it came there.
+      previous = bucket_at(table, part, index);
+      word = load_acquire_system(previous);  // (table.F1)
       continue;
     }
     if (index >= part.row_count) return outcome(kUndecidedRow);  // not registered, or damaged

@@ -205,8 +205,11 @@ TEST_CASE("gpu table: a bucket that nobody has linked is entered by the one that
   record.bits.store_relaxed(11);  // as if it had grown, by buckets that no worker has used
   const auto pulled = on_gpu.pull(keys);
   CHECK_FALSE(pulled.is_redone);
-  CHECK(pulled == test::pulled_by(job.table, keys));  // which links the buckets
+  job.pull(Keys(keys.begin(), keys.begin() + 150));  // links their buckets, which are on the way to other keys' rows
   CHECK(on_gpu.pull(keys) == pulled);
+  CHECK(pulled == test::pulled_by(job.table, keys));  // links the others
+  CHECK(on_gpu.pull(keys) == pulled);
+  CHECK(on_gpu.rows->transfers().bounced_rows == 0);
 }
 
 TEST_CASE("gpu table: a damaged list ends no pull late, and the CPU tells it") {
