@@ -79,6 +79,17 @@ MUTANTS = {
              "      if (shm_.touch_on_pull"),
         ],
     },
+    "table_hint_trusted": {
+        "breaks": "The row that a prefetch has met last is taken for the key's.",
+        "rule": "table.R1",
+        "tests": ["table"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("(state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed) &&\n"
+             "                      there.key.load_relaxed() == batch.keys[i];",
+             "state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed;"),
+        ],
+    },
     "table_pins_not_dumped": {
         "breaks": "A dump leaves out rows that are being pushed.",
         "rule": "table.D2",
