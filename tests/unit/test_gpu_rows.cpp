@@ -13,10 +13,10 @@ using test::FakeBox;
 using test::FakeCuda;
 using test::FakeKernels;
 using test::GpuBox;
-using test::RowsOnGpu;
 using test::ids_of;
 using test::ids_of_all;
 using test::RowsJob;
+using test::RowsOnGpu;
 
 namespace {
 
