@@ -263,8 +263,8 @@ class GpuRows {
 // anew when the table has grown by an eighth, and a table has one GpuTable in a process.
 class GpuTable {
  public:
-  // Registers the table with CUDA. If CUDA refuses, or pulls count as uses (TableSpec::touch_on_pull), which a GPU cannot
-  // note, it says so (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's
+  // Registers the table with CUDA. If CUDA refuses, if pulls count as uses (TableSpec::touch_on_pull), which a GPU cannot
+  // note, or if rows are bfloat16, it says so (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's
   // current device, as other functions of this class do.
   //
   // Requires: the worker outlives this object, and is not used while one of these functions runs.

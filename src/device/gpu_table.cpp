@@ -49,6 +49,8 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
                 .inverse_rate = 0.0F};
   if (state_.spec.touch_on_pull)
     warn("its pulls count as uses, which a GPU cannot note");
+  else if (state_.spec.dtype != DType::kFloat32)
+    warn(fmt::format("its rows are {}, which the GPU's kernel does not read", to_string(state_.spec.dtype)));
   else if (strategy.pull != device::PullPath::kThroughHost)
     is_registered_ = follow_growth();
   totals.strategy =

@@ -252,12 +252,13 @@ TEST_CASE("gpu table: a search fences between a row and the look at its path, a 
   CHECK(seen.back().address == seen[6].address);
 }
 
-TEST_CASE("gpu table: pulls go through the host without registration, and where they count as uses") {
-  for (const int why : {0, 1, 2}) {
+TEST_CASE("gpu table: pulls go through the host without registration, where they count as uses, and of bfloat16") {
+  for (const int why : {0, 1, 2, 3}) {
     FakeGpu fake({.host_register = why != 0});
     if (why == 1) fake.cuda.fail("host_register", 1, device::kOutOfMemory);
     TableSpec spec = test::spec_of(1000, 3);
     spec.touch_on_pull = why == 2;
+    spec.dtype = why == 3 ? DType::kBFloat16 : DType::kFloat32;
     TableJob job(spec);
     TableOnGpu on_gpu(fake.box, job.worker, job.table);
     const Keys keys = test::some_keys(300);
