@@ -27,11 +27,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
       variable(given),
       table(rows_of(given, state_of(given))),
       settings(state_of(given).settings) {
-  const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
-  shards = device::ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
-  begin();
-  check(kernels.load(), "load its kernels");
-  stream = std::make_unique<device::OwnStream>(cuda);
+  const device::GpuInfo gpu = open();
   pulled_ = std::make_unique<device::OwnEvent>(cuda);
   outside_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
   outside_.on_host()->store_relaxed(0);
@@ -58,10 +54,7 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   if (is_registered) make_table();
 }
 
-GpuRows::Impl::~Impl() {
-  static_cast<void>(cuda.set_device(options.device));
-  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
-}
+GpuRows::Impl::~Impl() { settle(); }
 
 void GpuRows::Impl::make_table() {
   std::vector<std::uint64_t> regions;

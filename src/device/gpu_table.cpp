@@ -17,11 +17,7 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
       table_(given),
       state_(worker.table(given.name())),
       parts_(state_.parts.size()) {
-  const device::GpuInfo gpu = device::require_gpu(cuda, options.device);
-  shards = device::ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
-  begin();
-  check(kernels.load(), "load its kernels");
-  stream = std::make_unique<device::OwnStream>(cuda);
+  const device::GpuInfo gpu = open();
   pulled_ = std::make_unique<device::OwnEvent>(cuda);
   undecided_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
   push = std::make_unique<device::RowPush>(*this);
@@ -57,10 +53,7 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
       is_registered_ ? "pulls rows by kernels, pushes staged" : "pulls rows through host memory, pushes staged";
 }
 
-GpuTable::Impl::~Impl() {
-  static_cast<void>(cuda.set_device(options.device));
-  if (stream) static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
-}
+GpuTable::Impl::~Impl() { settle(); }
 
 // Whether registering the part anew is worth its time.
 bool GpuTable::Impl::has_grown(std::size_t number) const {

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "device/probe.hpp"
 #include "device/resources.hpp"
 #include "device/shard_memory.hpp"
 #include "device/transfer_kernels.hpp"
@@ -42,6 +43,20 @@ class PS_SHM_HIDDEN RowCarrier {
     if (floats / elements == ids && floats % elements == 0) return;
     throw Error(fmt::format("{} of {} rows of {} on a GPU: a row has {} elements, the span has {} in all", verb, ids,
                             owner, elements, floats));
+  }
+  // Takes the GPU, maps the job's memory, and makes the stream. Throws Error.
+  GpuInfo open() {
+    const GpuInfo gpu = require_gpu(cuda, options.device);
+    shards = ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
+    begin();
+    check(kernels.load(), "load its kernels");
+    stream = std::make_unique<OwnStream>(cuda);
+    return gpu;
+  }
+  // Before what the GPU uses is released.
+  void settle() noexcept {
+    static_cast<void>(cuda.set_device(options.device));
+    if (stream) static_cast<void>(cuda.synchronize(stream->get()));
   }
   // Throws Error if a kernel has found an id out of range.
   void require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {

@@ -17,11 +17,34 @@
 
 namespace ps_shm::test {
 
-// A worker's table on a GPU, and device memory for the rows that are sent and received.
-class RowsOnGpu {
+// Copies between vectors and device memory.
+class DeviceCopies {
  public:
-  RowsOnGpu(GpuBox box, Worker& worker, const Variable& variable)
-      : box_(box), width_(variable.row_size()), stream_(box.cuda) {
+  explicit DeviceCopies(GpuBox box) : box_(box), stream_(box.cuda) {}
+
+  template <class T>
+  device::DeviceMemory<T> put(const std::vector<T>& values) {
+    device::DeviceMemory<T> memory(box_.cuda, values.size());
+    move(memory.on_device(), values.data(), memory.bytes());
+    return memory;
+  }
+  void move(void* to, const void* from, std::size_t bytes) {
+    if (bytes == 0) return;
+    device::check(box_.cuda, box_.cuda.copy(to, from, bytes, stream_.get()), "copy");
+    device::check(box_.cuda, box_.cuda.synchronize(stream_.get()), "copy");
+  }
+
+ protected:
+  GpuBox box_;
+
+ private:
+  device::OwnStream stream_;
+};
+
+// A worker's table on a GPU, and device memory for the rows that are sent and received.
+class RowsOnGpu : public DeviceCopies {
+ public:
+  RowsOnGpu(GpuBox box, Worker& worker, const Variable& variable) : DeviceCopies(box), width_(variable.row_size()) {
     GpuRowsOptions options;
     options.warn = [this](const std::string& line) { warnings.push_back(line); };
     rows = device::make_gpu_rows(worker, variable, options, box.cuda, box.kernels);
@@ -43,26 +66,12 @@ class RowsOnGpu {
     rows->push(std::span<const Id>(on_device.on_device(), ids.size()),
                std::span<const float>(values.on_device(), values.count()));
   }
-  template <class T>
-  device::DeviceMemory<T> put(const std::vector<T>& values) {
-    device::DeviceMemory<T> memory(box_.cuda, values.size());
-    move(memory.on_device(), values.data(), memory.bytes());
-    return memory;
-  }
 
   std::vector<std::string> warnings;
   std::unique_ptr<GpuRows> rows;
 
  private:
-  void move(void* to, const void* from, std::size_t bytes) {
-    if (bytes == 0) return;
-    device::check(box_.cuda, box_.cuda.copy(to, from, bytes, stream_.get()), "copy");
-    device::check(box_.cuda, box_.cuda.synchronize(stream_.get()), "copy");
-  }
-
-  GpuBox box_;
   std::uint64_t width_;
-  device::OwnStream stream_;
 };
 
 inline const std::vector<UpdateRule> kRowRules = rules_where([](const update::Traits&) { return true; });

@@ -17,9 +17,9 @@
 namespace ps_shm::test {
 
 // A worker's table by key on a GPU, and device memory for what is sent and received.
-class TableOnGpu {
+class TableOnGpu : public DeviceCopies {
  public:
-  TableOnGpu(GpuBox box, Worker& worker, const Table& table) : box_(box), width_(table.row_size()), stream_(box.cuda) {
+  TableOnGpu(GpuBox box, Worker& worker, const Table& table) : DeviceCopies(box), width_(table.row_size()) {
     GpuRowsOptions options;
     options.warn = [this](const std::string& line) { warnings.push_back(line); };
     rows = GpuTableAccess::make(worker, table, options, box.cuda, box.kernels);
@@ -47,26 +47,12 @@ class TableOnGpu {
     const auto values = put(gradients);
     return rows->push({on_device.on_device(), keys.size()}, std::span<const float>(values.on_device(), values.count()));
   }
-  template <class T>
-  device::DeviceMemory<T> put(const std::vector<T>& values) {
-    device::DeviceMemory<T> memory(box_.cuda, values.size());
-    move(memory.on_device(), values.data(), memory.bytes());
-    return memory;
-  }
 
   std::vector<std::string> warnings;
   std::unique_ptr<GpuTable> rows;
 
  private:
-  void move(void* to, const void* from, std::size_t bytes) {
-    if (bytes == 0) return;
-    device::check(box_.cuda, box_.cuda.copy(to, from, bytes, stream_.get()), "copy");
-    device::check(box_.cuda, box_.cuda.synchronize(stream_.get()), "copy");
-  }
-
-  GpuBox box_;
   std::uint64_t width_;
-  device::OwnStream stream_;
 };
 
 // What a worker pulls.
