@@ -172,8 +172,8 @@ struct GpuRowTransfers {
 // worker may have several GpuRows and a GpuLink besides, all on one device; they share what one of them has registered.
 class GpuRows {
  public:
-  // Registers the shards that contain the variable with CUDA. If CUDA refuses, it says so (GpuRowsOptions::warn) and
-  // goes on through host memory. It makes options.device the calling thread's current device, as other functions of
+  // Registers the shards that contain the variable with CUDA. If CUDA refuses, or the rows are bfloat16, it says so
+  // (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's current device, as other functions of
   // this class do.
   //
   // Requires: the worker outlives this object, and is not used while one of these functions runs.

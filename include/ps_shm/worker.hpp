@@ -300,7 +300,8 @@ class Worker {
   // If this worker is killed half-way, or another one pulls meanwhile, the add is in some chunks and not yet in others;
   // each chunk is whole.
   //
-  // Throws: Error if delta.size() != variable.element_count(), and as push().
+  // Throws: Error if delta.size() != variable.element_count(), if the dtype is neither float32 nor, in place, bfloat16
+  // (whose sums are rounded as by push()), and as push().
   // Progress: async, ssp: lock-free. sync: as push().
   void add(const Variable& variable, std::span<const float> delta);
   void add(const Variable& variable, float delta);

@@ -14,6 +14,8 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
 #include "settings.hpp"
+#include "update/bytes.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -52,15 +54,27 @@ struct Initial {
       std::memcpy(out.data(), array->bytes().data(), array->bytes().size());
     } else if (function) {
       with_python([&] {
-        const nb::object values = new_array(spec.dtype, spec.shape);  // separate memory: the function may keep it
+        const DType dtype = array_dtype(spec);
+        const nb::object values = new_array(dtype, spec.shape);  // separate memory: the function may keep it
         const Array array(values, Use::kWrite, fmt::format("variable '{}': init", spec.name));
         std::fill(array.bytes().begin(), array.bytes().end(), std::byte{0});
         function(values);
-        std::memcpy(out.data(), array.bytes().data(), array.bytes().size());
+        update::fill_bytes(bytes_of_values(spec, out), spec.dtype, dtype, [&](std::span<float> floats) {
+          std::memcpy(floats.data(), array.bytes().data(), array.bytes().size());
+        });
       });
     } else if (number) {
-      std::fill(out.begin(), out.end(), *number);
+      update::fill_bytes(bytes_of_values(spec, out), spec.dtype, array_dtype(spec),
+                         [&](std::span<float> floats) { std::fill(floats.begin(), floats.end(), *number); });
     }
+  }
+
+  // What functions fill: float32 also for bfloat16, to which it is rounded.
+  static DType array_dtype(const VariableSpec& spec) noexcept {
+    return update::takes_gradients(spec.dtype) ? DType::kFloat32 : spec.dtype;
+  }
+  static std::span<std::byte> bytes_of_values(const VariableSpec& spec, std::span<float> out) {
+    return std::as_writable_bytes(out).first(spec.element_count() * bytes_of(spec.dtype));
   }
 
   std::optional<Array> array;
@@ -79,9 +93,9 @@ VariableSpec specify(const std::string& name, const Initial& init, const std::op
     if (!dtype) spec.dtype = init.array->dtype();
     init.array->require(spec.dtype, spec.shape, fmt::format("variable '{}': init", name));
   }
-  if (init.number && spec.dtype != DType::kFloat32)
+  if (init.number && !update::takes_gradients(spec.dtype))
     throw nb::type_error(
-        fmt::format("variable '{}': a number is for float32 only; pass init as an array", name).c_str());
+        fmt::format("variable '{}': a number is for float32 and bfloat16; pass init as an array", name).c_str());
   if (rule) spec.rule = rule_of(*rule);
   if (layout) spec.layout = layout_of(*layout);
   return spec;
@@ -135,7 +149,7 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
     const DType dtype = initials.back().array->dtype();
     const bool is_trained = update::takes_gradients(dtype);
     specs.push_back(specify(name, initials.back(), {}, {}, is_trained ? rule : std::nullopt,
-                            dtype == DType::kFloat32 ? layout : std::nullopt, is_trained ? regularized(key) : 0.0F,
+                            is_trained ? layout : std::nullopt, is_trained ? regularized(key) : 0.0F,
                             lr_scale && lr_scale->contains(key) ? nb::cast<float>((*lr_scale)[key]) : 1.0F));
   }
   std::vector<Variable> made;

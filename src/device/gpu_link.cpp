@@ -37,7 +37,10 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
       throw Error(
           fmt::format("variable '{}' is in-place, and its elements are not contiguous ({}): a GPU pulls its "
                       "rows (GpuRows); or use layout versioned",
-                      state->name, state->is_hashed ? "partition-by hash" : to_string(state->settings.rule)));
+                      state->name,
+                      state->is_hashed                    ? "partition-by hash"
+                      : state->dtype != DType::kFloat32 ? to_string(state->dtype)
+                                                        : to_string(state->settings.rule)));
   }
   if (worker.has_link())
     throw Error(fmt::format("worker {} already has a link to a GPU: one link serves all variables", worker.rank()),

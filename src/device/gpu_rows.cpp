@@ -36,7 +36,9 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   device::StrategyInput input;                                   // of one kernel's pull
   input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of the variable may want to write
   device::Strategy strategy = device::choose_strategy(gpu, input);
-  if (strategy.pull != device::PullPath::kThroughHost) {
+  if (table.is_bfloat16()) {
+    warn("its rows are bfloat16, which the GPU's kernel does not read");
+  } else if (strategy.pull != device::PullPath::kThroughHost) {
     device::RegistrationTotals registered;
     std::set<std::uint32_t> used;
     for (const VariablePart& part : state_of(given).parts) used.insert(part.record.shard);
@@ -65,9 +67,8 @@ void GpuRows::Impl::make_table() {
     const auto& of_shard = shards->of(shard).regions();
     first_regions.push_back(regions.size());
     regions.insert(regions.end(), of_shard.begin(), of_shard.end());
-    const auto* first = reinterpret_cast<const std::byte*>(table.parts()[k].first);
     parts.push_back({.regions = nullptr,
-                     .offset = static_cast<std::uint64_t>(first - shards->base(shard)),
+                     .offset = static_cast<std::uint64_t>(table.parts()[k].first - shards->base(shard)),
                      .first_row = table.parts()[k].begin});
   }
   regions_ = device::DeviceMemory<std::uint64_t>(cuda, regions.size());
@@ -84,9 +85,9 @@ void GpuRows::Impl::make_table() {
             .is_dealt = table.is_hashed() ? 1U : 0U,
             .region_bits = device::kRegionBits,
             .elements = static_cast<std::uint32_t>(table.row_elements()),
-            .record_floats = static_cast<std::uint32_t>(table.record_floats()),
+            .record_floats = static_cast<std::uint32_t>(table.record()),
             .value = settings.rule == UpdateRule::kFtrl ? kernels::RowValue::kFtrl : kernels::RowValue::kFirst,
-            .row_floats = table.row_floats(),
+            .row_floats = table.row_bytes() / sizeof(float),
             .rows = table.rows(),
             .l1 = settings.l1,
             .l2 = settings.l2,

@@ -20,6 +20,7 @@
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "snapshot/snapshot.hpp"
+#include "update/bytes.hpp"
 #include "update/elements.hpp"
 
 namespace ps_shm {
@@ -86,10 +87,11 @@ std::vector<std::byte> sample_values(JobSegments& job, const Group& group, std::
       else
         read_chunk(shard, *part, at, piece.data(), 0);
       // Elements of another dtype may end within the last float.
-      const std::uint64_t before = (part->part_begin + begin) * sizeof(float);
-      const std::uint64_t bytes = std::min(piece.size() * sizeof(float), whole - std::min(whole, before));
-      const auto* from = reinterpret_cast<const std::byte*>(piece.data());
-      sample.insert(sample.end(), from, from + bytes);
+      const std::uint64_t each = bytes_of_element(*part), before = (part->part_begin + begin) * each;
+      const std::uint64_t bytes = std::min(piece.size() * each, whole - std::min(whole, before));
+      sample.resize(sample.size() + bytes);
+      update::fill_bytes(std::span(sample).last(bytes), static_cast<DType>(part->dtype), array_dtype(*part),
+                         [&](std::span<float> floats) { std::copy_n(piece.begin(), floats.size(), floats.begin()); });
     }
   }
   return sample;

@@ -51,10 +51,10 @@ inline std::uint64_t element_in_whole(const shm::VariableShm& part, std::uint64_
 
 // The size of its optimizer slots; in place, the size of all that lies between its elements.
 inline std::uint64_t slot_bytes(const shm::VariableShm& variable) noexcept {
-  const std::uint64_t floats = is_inplace(variable)
-                                   ? variable.elements / variable.row_elements * variable.row_floats - variable.elements
-                                   : variable.elements * shm::gradients_per_float(variable) * variable.slots;
-  return floats * sizeof(float);
+  if (is_inplace(variable))
+    return variable.elements / variable.row_elements * variable.row_bytes -
+           variable.elements * shm::bytes_of_element(variable);
+  return variable.elements * shm::gradients_per_float(variable) * variable.slots * sizeof(float);
 }
 
 // Copies its values (array 0) or slot array - 1 to `values`. Requires: checked; initialised; `values` of its size;

@@ -27,6 +27,7 @@
 #include "shm/steps/worker_table.hpp"
 #include "snapshot/snapshot.hpp"
 #include "update/bfloat16.hpp"
+#include "update/bytes.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm {
@@ -282,16 +283,17 @@ std::vector<VariableInfo> JobView::variables() const {
         info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
       std::uint64_t updates = 0, pieces = 0;
       const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = info.bytes / rows;
+      const std::uint64_t each = shm::bytes_of_element(first);
       for (const VariableShm* part : group) {
         info.parts.push_back({.shard = part->shard,
                               .node = impl_->job.shard(part->shard).header().node,
-                              .first_row = part->part_begin * sizeof(float) / row,
-                              .rows = part->parts == 1 ? rows : part->elements * sizeof(float) / row,
-                              .bytes = part->elements * sizeof(float),
+                              .first_row = part->part_begin * each / row,
+                              .rows = part->parts == 1 ? rows : part->elements * each / row,
+                              .bytes = part->elements * each,
                               .slot_bytes = slot_bytes(*part),
                               .offset = part->data_offset,
                               .pieces = part->pieces,
-                              .piece_elements = part->piece_elements * sizeof(float) / bytes_of(info.dtype)});
+                              .piece_elements = part->piece_elements * each / bytes_of(info.dtype)});
         pieces += part->pieces;
         if (info.initialised) updates += sum_updates(impl_->job, *part);
       }
@@ -309,7 +311,7 @@ std::vector<float> JobView::values(const std::string& name) const {
     if (!update::takes_gradients(dtype))
       throw Error(fmt::format("variable '{}' has dtype {}, not float32: use bytes()", name, to_string(dtype)));
     std::vector<float> values = read_values(impl_->job, group, 0);
-    if (dtype == DType::kFloat32) return values;
+    if (shm::array_dtype(*group.front()) == DType::kFloat32) return values;
     values.insert(values.begin(), shm::element_count(*group.front()) - values.size(), 0.0F);
     update::widen_in_place(values.data(), values.size());
     return values;
@@ -320,8 +322,10 @@ std::vector<std::byte> JobView::bytes(const std::string& name) const {
   return impl_->guarded([&] {
     const Group group = impl_->known.find(name);
     const std::vector<float> floats = read_values(impl_->job, group, 0);
-    std::vector<std::byte> bytes(shm::value_bytes(*group.front()));
-    std::memcpy(bytes.data(), floats.data(), bytes.size());
+    const VariableShm& first = *group.front();
+    std::vector<std::byte> bytes(shm::value_bytes(first));
+    update::fill_bytes(bytes, static_cast<DType>(first.dtype), shm::array_dtype(first),
+                       [&](std::span<float> out) { std::copy_n(floats.begin(), out.size(), out.begin()); });
     return bytes;
   });
 }

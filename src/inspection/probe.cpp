@@ -31,6 +31,7 @@ VariableFacts facts_of(const JobSegments& job, const Group& group) {
   VariableFacts facts;
   facts.name = text_of(first.name);
   facts.dtype = static_cast<DType>(first.dtype);
+  facts.array_dtype = array_dtype(first);
   facts.layout = static_cast<Layout>(first.layout);
   facts.shape.assign(first.extents, first.extents + first.axes);
   facts.bytes = value_bytes(first);

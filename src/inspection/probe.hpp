@@ -31,6 +31,7 @@ struct RankLook {
 struct VariableFacts {
   std::string name;
   DType dtype = DType::kFloat32;
+  DType array_dtype = DType::kFloat32;  // of what Probe::read() gives
   Layout layout = Layout::kVersioned;
   std::vector<std::uint64_t> shape;
   std::uint64_t bytes = 0, elements = 0;

@@ -38,9 +38,8 @@ void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::u
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
   if (is_of_rows(record, array)) {  // after the row's elements
     for (std::uint64_t row = 0; row < source.rows(); ++row)
-      shm::read_elements(out.data() + row,
-                         source.elements() + row * source.row_floats() + source.row_elements() * source.record_floats(),
-                         1, 1, update::FirstFloat{});
+      shm::read_elements(out.data() + row, source.row_state(source.first_row() + row * source.row_bytes()), 1, 1,
+                         update::FirstFloat{});
     return;
   }
   const std::uint64_t place = array <= record.slots ? array : 0;  // an optimizer slot that lies in the value's place
@@ -49,8 +48,13 @@ void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::u
     if (array == 0)
       copy_inplace_block(job, record, block, to);
     else  // the optimizer slots lie after the element's first float
-      source.for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
-        shm::read_elements(to + begin, from + place, source.record_floats(), count, update::FirstFloat{});
+      source.for_rows(block, [&](const std::byte* from, std::uint64_t begin, std::uint64_t count) {
+        from += place * source.number_bytes();
+        if (source.is_bfloat16())
+          shm::read_bfloat16(to + begin, from, source.record(), count, update::FirstFloat{});
+        else
+          shm::read_elements(to + begin, reinterpret_cast<const float*>(from), source.record(), count,
+                             update::FirstFloat{});
       });
   }
 }
@@ -261,7 +265,7 @@ void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t
   const auto dtype = static_cast<DType>(first.dtype);
   if (!update::takes_gradients(dtype))
     throw Error(fmt::format("copy of variable '{}': its dtype is {}; give a span of bytes", name, to_string(dtype)));
-  const bool is_widened = array == 0 && dtype != DType::kFloat32;
+  const bool is_widened = array == 0 && shm::array_dtype(first) != DType::kFloat32;
   const std::uint64_t stored = impl_->floats_of(name, array), floats = is_widened ? element_count(first) : stored;
   if (out.size() != floats)
     throw Error(fmt::format("copy of variable '{}': it has {} elements, the span has {}", name, floats, out.size()));
@@ -273,7 +277,7 @@ void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint
   const std::uint64_t bytes = impl_->bytes_of(name, array);
   if (out.size() != bytes)
     throw Error(fmt::format("copy of variable '{}': it has {} bytes, the span has {}", name, bytes, out.size()));
-  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, 0, floats, array); });
+  impl_->copy_bytes(name, 0, out, array);
 }
 
 std::uint64_t Snapshot::updates(const std::string& name) const {
@@ -294,7 +298,15 @@ void Snapshot::read(const std::string& name, std::uint64_t begin, std::span<std:
   if (begin % sizeof(float) != 0 || begin > bytes || out.size() > bytes - begin)
     throw Error(fmt::format("read of variable '{}': it has {} bytes, but {} bytes from byte {} on were requested", name,
                             bytes, out.size(), begin));
-  update::fill_bytes(out, [&](std::span<float> floats) { impl_->copy(name, begin / sizeof(float), floats, array); });
+  impl_->copy_bytes(name, begin, out, array);
+}
+
+void Snapshot::Impl::copy_bytes(const std::string& name, std::uint64_t begin, std::span<std::byte> out,
+                                std::uint64_t array) const {
+  const VariableShm& first = *parts_of(name).front().record;
+  const DType arrays = shm::array_dtype(first), dtype = array == 0 ? static_cast<DType>(first.dtype) : arrays;
+  const std::uint64_t from = begin / (array == 0 ? shm::bytes_of_element(first) : sizeof(float));
+  update::fill_bytes(out, dtype, arrays, [&](std::span<float> floats) { copy(name, from, floats, array); });
 }
 
 std::uint64_t Snapshot::Impl::bytes_of(const std::string& name, std::uint64_t array) const {

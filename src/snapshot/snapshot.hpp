@@ -56,6 +56,8 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   std::uint64_t bytes_of(const std::string& name, std::uint64_t array) const;
   // Copies floats [begin, begin + out.size()) of the array. Requires: the array has them.
   void copy(const std::string& name, std::uint64_t begin, std::span<float> out, std::uint64_t array) const;
+  // The same as bytes of its dtype, from byte `begin` on.
+  void copy_bytes(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array) const;
 
   Snapshotter taker;
   shm::SnapshotPoint point;

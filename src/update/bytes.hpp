@@ -1,5 +1,5 @@
-// Elements of any dtype, handled as the floats that they occupy: a variable's bytes, zero-padded to a multiple of a
-// float.
+// Elements of any dtype, handled as arrays of floats: the floats that they occupy, zero-padded to a multiple of a float;
+// or their values, where the array's dtype is float32 and theirs is bfloat16.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,9 @@
 #include <span>
 #include <vector>
 
+#include "ps_shm/types.hpp"
+#include "update/bfloat16.hpp"
+
 namespace ps_shm::update {
 
 inline bool are_floats(std::span<const std::byte> bytes) noexcept {
@@ -15,19 +18,41 @@ inline bool are_floats(std::span<const std::byte> bytes) noexcept {
 }
 inline std::size_t floats_for(std::size_t bytes) noexcept { return (bytes + sizeof(float) - 1) / sizeof(float); }
 
-// Calls fill(floats), and stores in `out` what it has written to them.
+// Calls fill(floats), and stores in `out`, whose elements are of `dtype`, what it has written to them.
 template <class Fill>
-void fill_bytes(std::span<std::byte> out, Fill&& fill) {
+void fill_bytes(std::span<std::byte> out, DType dtype, DType array_dtype, Fill&& fill) {
+  if (dtype != array_dtype) {
+    std::vector<float> values(out.size() / sizeof(BFloat16Bits));
+    fill(std::span<float>(values));
+    std::vector<std::uint16_t> rounded(values.size());
+    round_to_nearest(rounded.data(), values.data(), values.size());
+    std::memcpy(out.data(), rounded.data(), out.size());
+    return;
+  }
   if (are_floats(out)) return fill(std::span<float>(reinterpret_cast<float*>(out.data()), floats_for(out.size())));
   std::vector<float> room(floats_for(out.size()));
   fill(std::span<float>(room));
   std::memcpy(out.data(), room.data(), out.size());
 }
 
-// Bytes as floats: themselves, or a copy where they do not lie as floats do.
+// The same for `count` values of a dtype that takes gradients, which lie in `out` as bytes: fill(values) gets float32.
+template <class Fill>
+void fill_values(std::span<float> out, std::uint64_t count, DType dtype, Fill&& fill) {
+  fill_bytes(std::as_writable_bytes(out).first(count * bytes_of(dtype)), dtype, DType::kFloat32, fill);
+}
+
+// Bytes of elements as an array of floats: themselves, or a copy where they do not lie as floats do.
 class TakenBytes {
  public:
-  explicit TakenBytes(std::span<const std::byte> bytes) {
+  TakenBytes(std::span<const std::byte> bytes, DType dtype, DType array_dtype) {
+    if (dtype != array_dtype) {
+      std::vector<std::uint16_t> given(bytes.size() / sizeof(BFloat16Bits));
+      std::memcpy(given.data(), bytes.data(), bytes.size());
+      room_.resize(given.size());
+      widen(room_.data(), given.data(), given.size());
+      floats_ = room_;
+      return;
+    }
     if (are_floats(bytes)) {
       floats_ = {reinterpret_cast<const float*>(bytes.data()), floats_for(bytes.size())};
       return;

@@ -37,9 +37,9 @@ void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* 
 // Prefetches a cache line that will be read and then written: the buffer that an update replaces is the next one to be
 // filled. One request for both instead of two saves a transfer between cores if another core has written the line
 // (pushes of 400 KB by two writers: 1.2 times the rate). Processors without the instruction treat it as a no-op.
-[[gnu::always_inline]] inline void prefetch_to_own(const float* line) noexcept {
+[[gnu::always_inline]] inline void prefetch_to_own(const void* line) noexcept {
 #if defined(__x86_64__)
-  asm volatile("prefetchw %0" ::"m"(*line));
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(line)));
 #else
   __builtin_prefetch(line, 1);
 #endif

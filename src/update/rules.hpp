@@ -14,6 +14,7 @@
 
 #include "ps_shm/optimizer.hpp"
 #include "ps_shm/types.hpp"
+#include "update/bfloat16.hpp"
 #include "update/traits.hpp"
 
 namespace ps_shm::update {
@@ -55,6 +56,9 @@ void initialise_slots(const Settings& settings, float learning_rate, const float
 
 // The same for elements in place: each element is followed by its slots.
 void initialise_elements(const Settings& settings, float learning_rate, const float* values, float* elements,
+                         std::size_t count) noexcept;
+// The same, rounded to nearest.
+void initialise_elements(const Settings& settings, float learning_rate, const float* values, BFloat16Bits* elements,
                          std::size_t count) noexcept;
 
 // Initial value of the state of a row in place. Requires: the rule keeps row state.

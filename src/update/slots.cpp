@@ -65,6 +65,18 @@ void initialise_elements(const Settings& settings, float learning_rate, const fl
         traits.first_in_place != nullptr ? traits.first_in_place(settings, learning_rate, values[i]) : values[i];
 }
 
+void initialise_elements(const Settings& settings, float learning_rate, const float* values, BFloat16Bits* elements,
+                         std::size_t count) noexcept {
+  constexpr std::size_t kAtOnce = 64, kMostNumbers = 4;
+  float block[kAtOnce * kMostNumbers];
+  const std::size_t record = 1 + traits_of(settings.rule).slots_of(true).size();
+  for (std::size_t at = 0; at < count; at += kAtOnce) {
+    const std::size_t n = std::min(kAtOnce, count - at);
+    initialise_elements(settings, learning_rate, values + at, block, n);
+    round_to_nearest(elements + at * record, block, n * record);
+  }
+}
+
 float first_row_state(const Settings& settings, float learning_rate) noexcept {
   const Slot& slot = traits_of(settings.rule).row_slot;
   return slot.first != nullptr ? slot.first(settings, learning_rate, 0.0F) : 0.0F;

@@ -6,6 +6,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/events.hpp"
+#include "update/bytes.hpp"
 #include "worker/impl.hpp"
 #include "worker/waits.hpp"
 
@@ -16,16 +17,6 @@ std::uint64_t Worker::Impl::slots_of(const VariableSpec& spec) const {
   if (*whole.layout == Layout::kInplace) return update::slots_per_element(*whole.rule, false, true);
   return update::slots_per_element(update::settings_of(config.optimizer, *whole.rule, spec.regularize));
 }
-
-namespace {
-
-// For a variable whose size is not a multiple of a float: clears the rest of the last float, which digests include.
-void clear_tail(std::span<float> values, std::uint64_t bytes) {
-  const std::span<std::byte> tail = std::as_writable_bytes(values).subspan(bytes);
-  std::fill(tail.begin(), tail.end(), std::byte{0});
-}
-
-}  // namespace
 
 VariableState& Worker::Impl::state_at(const std::vector<std::uint32_t>& positions) {
   VariableState*& state = states[positions.front()];
@@ -83,12 +74,13 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
 }
 
 void Worker::Impl::initialise(VariableState& state, const Initializer& initialize) {
-  std::vector<float> values(state.elements);
+  const std::uint64_t bytes = state.element_count * bytes_of(state.dtype);
+  std::vector<float> values(update::floats_for(bytes));
   shm::fault_point(shm::FaultPoint::kInitClaimed);
   const std::optional<FirstState> first = restored(state, values);
   if (!first) initialize(values);
-  clear_tail(values, state.element_count * bytes_of(state.dtype));
-  state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());
+  const update::TakenBytes given(std::as_bytes(std::span(values)).first(bytes), state.dtype, state.array_dtype);
+  state.set_values(given.floats(), live.settings.learning_rate, first ? *first : FirstState());
   shm::fault_point(shm::FaultPoint::kInitValues);
   // (directory.D6) The first part comes last: it stands for all parts. Pairs with wait_initialised: words, stamps and
   // values.

@@ -12,6 +12,8 @@ InplaceState::InplaceState(shm::JobSegments& job, const shm::Directory& director
     : VariableState(job, directory, positions, rank, threads) {
   const shm::VariableShm& first = parts.front().record;
   is_hashed = shm::is_hashed(first);
+  is_bfloat16_ = dtype == DType::kBFloat16;
+  rank_ = rank;
   is_scalar = elements == 1 && parts.front().inplace->is_scalar();
   if (first.axes != 0) rows.emplace(parts, rank);
 }
@@ -32,9 +34,15 @@ void InplaceState::set_values(std::span<const float> given, float learning_rate,
   // The block counters are zero: the memory is new, and nobody has pushed.
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
     const std::uint64_t from = part.piece_begin(block);
-    part.inplace->for_rows(block, [&](float* to, std::uint64_t begin, std::uint64_t count) {
-      update::initialise_elements(settings, learning_rate, values.data() + from + begin, to, count);
-      if (part.inplace->has_row_state()) to[count] = update::first_row_state(settings, learning_rate);
+    part.inplace->for_rows(block, [&](std::byte* to, std::uint64_t begin, std::uint64_t count) {
+      if (is_bfloat16_)
+        update::initialise_elements(settings, learning_rate, values.data() + from + begin,
+                                    reinterpret_cast<shm::BFloat16Bits*>(to), count);
+      else
+        update::initialise_elements(settings, learning_rate, values.data() + from + begin, reinterpret_cast<float*>(to),
+                                    count);
+      if (part.inplace->has_row_state())
+        *part.inplace->row_state(to) = update::first_row_state(settings, learning_rate);
       set_slots(part, from + begin, count, slots, to);
     });
     shm::fault_point(shm::FaultPoint::kInitChunk);
@@ -43,18 +51,24 @@ void InplaceState::set_values(std::span<const float> given, float learning_rate,
 
 // Stores the slots of `count` elements from `from` on, in the order of parts; the elements lie at `to`.
 void InplaceState::set_slots(const VariablePart& part, std::uint64_t from, std::uint64_t count,
-                             const std::vector<std::vector<float>>& slots, float* to) const {
-  const std::uint64_t record = part.inplace->record_floats(), row_elements = part.inplace->row_elements();
+                             const std::vector<std::vector<float>>& slots, std::byte* to) const {
+  const std::uint64_t record = part.inplace->record(), row_elements = part.inplace->row_elements();
   for (std::size_t slot = 0; slot < slots.size(); ++slot) {
     if (slots[slot].empty()) continue;
     if (slot + 1 < record || !part.inplace->has_row_state()) {
       const std::uint64_t place = slot + 1 < record ? slot + 1 : 0;  // the remaining one replaces the value
-      for (std::uint64_t i = 0; i < count; ++i) to[i * record + place] = slots[slot][from + i];
+      for (std::uint64_t i = 0; i < count; ++i) {
+        const float given = slots[slot][from + i];
+        if (is_bfloat16_)
+          reinterpret_cast<shm::BFloat16Bits*>(to)[i * record + place] = update::rounded_to_nearest(given);
+        else
+          reinterpret_cast<float*>(to)[i * record + place] = given;
+      }
       continue;
     }
     const std::uint64_t local = (from - part.begin) / row_elements;
     const std::uint64_t row = is_hashed ? local * parts.size() + part.record.part : part.begin / row_elements + local;
-    to[count * record] = slots[slot][row];
+    *part.inplace->row_state(to) = slots[slot][row];
   }
 }
 
@@ -102,7 +116,29 @@ GradientInput InplaceState::by_parts(const GradientInput& given) {
                                                          const float* gradient, const PushContext& context) noexcept {
   const float rate = is_sum ? 0.0F : rate_at(part.inplace->pushes(block), index, part.inplace->pushes_mask(), context);
   return update::with_element_update(settings, rate, context.scale, [&](const auto& update) {
+    if (is_bfloat16_)
+      return part.inplace->push_block(block, gradient, context.adds, update, rounded(part, block));
     return part.inplace->push_block(block, gradient, context.adds, update);
+  });
+}
+
+// What a push of bfloat16 updates (inplace.P7). Its own count is in that of the block, so it is another one at each push.
+InplaceState::Rounded InplaceState::rounded(const VariablePart& part, std::uint64_t block) const noexcept {
+  const std::uint64_t first = part.begin + part.inplace->block_begin(block);
+  return {shm::rounding_of_block(settings.rounding, first, rank_, part.inplace->pushes(block)),
+          part.inplace->record()};
+}
+
+std::uint64_t InplaceState::change_block(update::Change how, VariablePart& part, std::uint64_t block,
+                                         const float* values, const PushContext& context) noexcept {
+  return update::with_element_change(settings, how, context.learning_rate, [&](const auto& change) {
+    if (!is_bfloat16_) return part.inplace->push_block(block, values, Adds::kExact, change);
+    if (how == update::Change::kAdd)
+      return part.inplace->push_block(block, values, Adds::kExact, change, rounded(part, block));
+    const auto to_nearest = [](std::byte* place, std::uint64_t) {
+      return shm::BFloat16Row<shm::RoundToNearest>{place, {}};
+    };
+    return part.inplace->push_block(block, values, Adds::kExact, change, to_nearest);
   });
 }
 
@@ -130,10 +166,7 @@ std::uint64_t InplaceState::change(update::Change how, std::span<const float> va
                     [&](VariablePart& part, std::uint64_t block, std::uint64_t index, const float* given, std::uint32_t,
                         std::uint64_t&) {
                       const std::uint64_t mask = part.inplace->pushes_mask();
-                      const std::uint64_t before =
-                          update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
-                            return part.inplace->push_block(block, given, Adds::kExact, update);
-                          });
+                      const std::uint64_t before = change_block(how, part, block, given, context);
                       note_push(before, index, mask);
                       if (versions != nullptr) (*versions)[index] = (before + 1) & mask;
                     });
@@ -149,9 +182,7 @@ std::uint64_t InplaceState::change_once(update::Change how, std::span<const floa
     if (found == shm::GuestBlocks::Block::kInDoubt && how == update::Change::kAdd)
       in_doubt += part.piece_size(block);  // an assign is made again
     else
-      update::with_element_change(settings, how, context.learning_rate, [&](const auto& update) {
-        return part.inplace->push_block(block, given.data() + part.piece_begin(block), Adds::kExact, update);
-      });
+      change_block(how, part, block, given.data() + part.piece_begin(block), context);
     blocks.end();
   });
   return in_doubt;

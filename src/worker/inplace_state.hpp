@@ -31,12 +31,25 @@ struct PS_SHM_HIDDEN InplaceState final : VariableState {
 
  private:
   void set_slots(const VariablePart& part, std::uint64_t from, std::uint64_t count,
-                 const std::vector<std::vector<float>>& slots, float* to) const;
+                 const std::vector<std::vector<float>>& slots, std::byte* to) const;
   // The values of a hashed variable, reordered by parts, and those of another one as they are. Valid until the next call.
   GradientInput by_parts(const GradientInput& given);
   std::uint64_t push_block(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
                            const PushContext& context) noexcept;
+  std::uint64_t change_block(update::Change how, VariablePart& part, std::uint64_t block, const float* values,
+                             const PushContext& context) noexcept;
 
+  struct Rounded {
+    shm::RoundStochastically rounding;
+    std::uint64_t record;
+    shm::BFloat16Row<shm::RoundStochastically> operator()(std::byte* place, std::uint64_t begin) const noexcept {
+      return {place, {rounding.key, begin * record}};
+    }
+  };
+  Rounded rounded(const VariablePart& part, std::uint64_t block) const noexcept;
+
+  bool is_bfloat16_ = false;
+  std::uint32_t rank_ = 0;
   std::vector<float> by_parts_;  // buffer of hashed variables
 };
 

@@ -163,7 +163,7 @@ std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Va
       state.require_delta(values[i].size());
     else
       state.require_bytes(values[i].size(), "assign");
-    floats.push_back(taken.emplace_back(values[i]).floats());
+    floats.push_back(taken.emplace_back(values[i], state.dtype, state.array_dtype).floats());
   }
   const std::uint64_t before = shm::begin_once(entry, ticket);
   if (ticket == 0 || ticket < before)
@@ -193,7 +193,8 @@ void Worker::add(const Variable& variable, std::span<const std::byte> delta) {
   VariableState& state = *variable.state_;
   state.require_delta(delta.size());
   Versions versions;
-  owned().change(state, update::Change::kAdd, update::TakenBytes(delta).floats(), versions);
+  const update::TakenBytes taken(delta, state.dtype, state.array_dtype);
+  owned().change(state, update::Change::kAdd, taken.floats(), versions);
 }
 
 Versions Worker::assign(const Variable& variable, std::span<const float> values, Slots slots) {
@@ -207,9 +208,11 @@ Versions Worker::assign(const Variable& variable, float value, Slots slots) {
 }
 
 Versions Worker::assign(const Variable& variable, std::span<const std::byte> values, Slots slots) {
+  VariableState& state = *variable.state_;
+  state.require_bytes(values.size(), "assign");
   Versions versions;
-  variable.state_->require_bytes(values.size(), "assign");
-  owned().change(*variable.state_, how_to_assign(slots), update::TakenBytes(values).floats(), versions);
+  const update::TakenBytes taken(values, state.dtype, state.array_dtype);
+  owned().change(state, how_to_assign(slots), taken.floats(), versions);
   return versions;
 }
 

@@ -20,18 +20,20 @@ shm::Rows table_of(std::span<const VariablePart> parts) {
   return table;
 }
 
+constexpr std::uint64_t kLine = 64;
+
 // Prefetches the first cache lines of a row, for writing. The processor itself fetches the lines that follow them.
-[[gnu::always_inline]] inline void prefetch_row(const float* row, std::uint64_t floats) noexcept {
+[[gnu::always_inline]] inline void prefetch_row(const std::byte* row, std::uint64_t bytes) noexcept {
   update::prefetch_to_own(row);
-  if (floats > 16) update::prefetch_to_own(row + 16);
+  if (bytes > kLine) update::prefetch_to_own(row + kLine);
 }
 
 // Calls body(row's place, its index in `ids`) for each id, and prefetches the rows of the ids that follow.
 template <class Id, class Body>
 [[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const Id> ids, Body&& body) noexcept {
-  const std::uint64_t stride = table.row_floats();
+  const std::uint64_t stride = table.row_bytes();
   if (table.parts().size() == 1) {
-    float* const first = table.parts().front().first;
+    std::byte* const first = table.parts().front().first;
     const std::size_t count = ids.size(), ahead = count > kAhead ? count - kAhead : 0;
     std::size_t i = 0;
     for (; i < ahead; ++i) {
@@ -67,7 +69,7 @@ RowAccess::RowAccess(std::span<const VariablePart> parts, std::uint32_t rank)
       last_push_(table_.blocks(), 0),
       sums_(table_.row_elements(), table_.rows()) {}
 
-std::uint64_t RowAccess::grain() const noexcept { return Threads::grain(table_.row_floats() * sizeof(float)); }
+std::uint64_t RowAccess::grain() const noexcept { return Threads::grain(table_.row_bytes()); }
 
 template <class Id>
 const Id* RowAccess::find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept {
@@ -80,18 +82,23 @@ const Id* RowAccess::find_outside(std::span<const Id> ids, bool& are_ascending) 
 template <class Id>
 void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
                      Threads& threads) const noexcept {
-  const std::uint64_t elements = table_.row_elements(), record = table_.record_floats();
+  const std::uint64_t elements = table_.row_elements(), record = table_.record();
   constexpr std::size_t kSingle = 2;  // any distance but 1: one element is then read as such, not as an array to copy
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
       const std::span<const Id> some = ids.subspan(begin, end - begin);
       float* const to = out + begin * elements;
-      if (elements == 1) {
-        for_rows(table_, some,
-                 [&](const float* row, std::size_t i) { shm::read_elements(to + i, row, kSingle, 1, value_of); });
+      if (table_.is_bfloat16()) {
+        for_rows(table_, some, [&](const std::byte* row, std::size_t i) {
+          shm::read_bfloat16(to + i * elements, row, record, elements, value_of);
+        });
+      } else if (elements == 1) {
+        for_rows(table_, some, [&](const std::byte* row, std::size_t i) {
+          shm::read_elements(to + i, reinterpret_cast<const float*>(row), kSingle, 1, value_of);
+        });
       } else {
-        for_rows(table_, some, [&](const float* row, std::size_t i) {
-          shm::read_elements(to + i * elements, row, record, elements, value_of);
+        for_rows(table_, some, [&](const std::byte* row, std::size_t i) {
+          shm::read_elements(to + i * elements, reinterpret_cast<const float*>(row), record, elements, value_of);
         });
       }
     });
@@ -102,7 +109,8 @@ namespace {
 
 // Atomic updates of elements with ascending ids: elements that lie in the same 16 bytes share one exchange.
 template <class Id, class Update>
-void push_neighbours(float* first, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
+void push_neighbours(std::byte* row, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
+  auto* const first = reinterpret_cast<float*>(row);
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
     const std::uint64_t group = ids[i] / kTogether;  // 64 bits: with 32-bit ids its place may be beyond 2^32 floats
@@ -132,15 +140,21 @@ void RowAccess::push(std::span<const Id> ids, const float* gradients, const upda
     const auto push_range = [&]<Adds kAdds>(std::uint64_t begin, std::uint64_t end) {
       const std::span<const Id> some = ids.subspan(begin, end - begin);
       const float* const from = gradients + begin * elements;
+      if (table_.is_bfloat16())
+        return for_rows(table_, some, [&](std::byte* row, std::size_t i) {
+          shm::update_row(pushed_row(row, some[i], settings.rounding), from + i * elements, elements, kAdds, update);
+        });
       if constexpr (kAdds == Adds::kExact && shm::kHas16ByteExchange && kRecord <= 2 &&
                     !requires { update.with_state(0.0F); })
         if (elements == 1 && are_ascending && table_.parts().size() == 1)
           return push_neighbours(table_.parts().front().first, some, from, update);
       if (elements == 1)
-        for_rows(table_, some, [&](float* row, std::size_t i) { shm::update_row(row, from + i, 1, kAdds, update); });
+        for_rows(table_, some, [&](std::byte* row, std::size_t i) {
+          shm::update_row(reinterpret_cast<float*>(row), from + i, 1, kAdds, update);
+        });
       else
-        for_rows(table_, some, [&](float* row, std::size_t i) {
-          shm::update_row(row, from + i * elements, elements, kAdds, update);
+        for_rows(table_, some, [&](std::byte* row, std::size_t i) {
+          shm::update_row(reinterpret_cast<float*>(row), from + i * elements, elements, kAdds, update);
         });
     };
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
@@ -163,13 +177,32 @@ void RowAccess::change(update::Change how, std::span<const Id> ids, const float*
   update::with_element_change(settings, how, learning_rate, [&](const auto& update) {
     threads.split(ids.size(), is_in_order ? ids.size() : grain(),
                   [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-                    for_rows(table_, ids.subspan(begin, end - begin), [&](float* row, std::size_t i) {
-                      shm::update_row(row, values + (begin + i) * elements, elements, Adds::kExact, update);
-                    });
+                    const std::span<const Id> some = ids.subspan(begin, end - begin);
+                    const auto change_by = [&](const auto& as_stored) {  // as_stored(row, id): what update_row() gets
+                      for_rows(table_, some, [&](std::byte* row, std::size_t i) {
+                        shm::update_row(as_stored(row, some[i]), values + (begin + i) * elements, elements,
+                                        Adds::kExact, update);
+                      });
+                    };
+                    if (!table_.is_bfloat16())
+                      change_by([](std::byte* row, Id) { return reinterpret_cast<float*>(row); });
+                    else if (how == update::Change::kAdd)
+                      change_by([&](std::byte* row, Id id) { return pushed_row(row, id, settings.rounding); });
+                    else
+                      change_by([](std::byte* row, Id) { return shm::BFloat16Row<shm::RoundToNearest>{row, {}}; });
                   });
   });
   shm::fault_point(shm::FaultPoint::kInplaceBlock);
   count(ids, are_ascending);
+}
+
+// The row of bfloat16 that is there, for a push (inplace.P7).
+template <class Id>
+shm::BFloat16Row<shm::RoundStochastically> RowAccess::pushed_row(std::byte* row, Id id,
+                                                                 std::uint64_t seed) const noexcept {
+  const shm::Rows::Place place = table_.find(id);
+  const std::uint64_t pushes = place.part.variable.row_pushes(table_.block(place), rank_);  // this rank's own
+  return {row, shm::rounding_of_row(seed, id, rank_, pushes)};
 }
 
 // A push counts once in each block that it has touched.
@@ -220,9 +253,9 @@ void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
 
 template <class Id>
 void RowAccess::prefetch(std::span<const Id> ids) const noexcept {
-  const std::uint64_t stride = table_.row_floats(), rows = table_.rows();
+  const std::uint64_t stride = table_.row_bytes(), rows = table_.rows();
   if (table_.parts().size() == 1) {
-    const float* const first = table_.parts().front().first;
+    const std::byte* const first = table_.parts().front().first;
     for (const Id id : ids)
       if (id < rows) prefetch_row(first + id * stride, stride);
     return;

@@ -79,6 +79,8 @@ class RowAccess {
   };
 
   template <class Id>
+  shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::byte* row, Id id, std::uint64_t seed) const noexcept;
+  template <class Id>
   void count(std::span<const Id> ids, bool are_ascending) noexcept;
   std::uint64_t pushes_by_others(const Watch& watch) const noexcept;
   std::uint64_t grain() const noexcept;

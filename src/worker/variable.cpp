@@ -21,6 +21,9 @@ std::span<const float> Variable::view() const {
   if (state_->parts.size() != 1)
     throw Error(fmt::format("variable '{}' is in {} parts, which are not contiguous; pull it", state_->name,
                             state_->parts.size()));
+  if (state_->dtype != DType::kFloat32)
+    throw Error(fmt::format("the elements of variable '{}' are {}, and a view is of float32; pull it", state_->name,
+                            to_string(state_->dtype)));
   if (!state_->parts.front().inplace->is_plain())
     throw Error(fmt::format("the elements of variable '{}' are not contiguous: the state of {} lies between; pull it",
                             state_->name, to_string(state_->settings.rule)));

@@ -60,7 +60,8 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
   elements = first.whole_elements;
   dtype = static_cast<DType>(first.dtype);
   element_count = shm::element_count(first);
-  if (dtype == DType::kFloat32) span_elements_ = elements;
+  array_dtype = shm::array_dtype(first);
+  if (array_dtype == DType::kFloat32) span_elements_ = elements;
   if (update::takes_gradients(dtype)) gradient_elements_ = element_count;
   layout = static_cast<Layout>(first.layout);
   settings = shm::settings_of(job.config(), first);
@@ -73,7 +74,7 @@ VariableState::VariableState(shm::JobSegments& job, const shm::Directory& direct
 }
 
 void VariableState::refuse_size(std::size_t size, const char* verb) const {
-  if (dtype != DType::kFloat32 && (gradient_elements_ == kNoFloats || size == gradient_elements_ || size == 0))
+  if (array_dtype != DType::kFloat32 && (gradient_elements_ == kNoFloats || size == gradient_elements_ || size == 0))
     throw Error(
         fmt::format("{} of variable '{}': its dtype is {}, and this call is for float32; pull or assign its bytes{}",
                     verb, name, to_string(dtype), update::has_sum(dtype) ? ", or add to them" : ""));

@@ -89,6 +89,7 @@ struct PS_SHM_HIDDEN VariableState {
   std::string name;
   std::uint64_t elements;  // number of floats that its values occupy
   DType dtype;
+  DType array_dtype;            // of the arrays in which its values are pulled and set (shm::array_dtype)
   std::uint64_t element_count;  // number of elements of its dtype
   Layout layout;
   update::Settings settings;

@@ -72,7 +72,7 @@ void Worker::pull(const Variable& variable, std::span<float> out) {
 void Worker::pull(const Variable& variable, std::span<std::byte> out) {
   VariableState& state = *variable.state_;
   state.require_bytes(out.size(), "pull");
-  update::fill_bytes(out, [&](std::span<float> floats) {
+  update::fill_bytes(out, state.dtype, state.array_dtype, [&](std::span<float> floats) {
     if (state.is_scalar)
       floats[0] = pull(variable);
     else

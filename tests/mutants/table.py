@@ -201,7 +201,7 @@ MUTANTS = {
         "rule": "inplace.P7",
         "tests": ['bfloat16_tables "table of bfloat16: the mean of many*"'],
         "file": "src/shm/slots/inplace_bfloat16.hpp",
-        "changes": [("    return update::round_by(value, update::rounding_bits(key, static_cast<std::uint32_t>(number)));",
+        "changes": [("    return update::round_by(value, update::rounding_bits(key, static_cast<std::uint32_t>(first + number)));",
                      "    return static_cast<void>(number), update::rounded_to_nearest(value);")],
     },
     "table_bfloat16_state_overlaps": {
@@ -209,7 +209,7 @@ MUTANTS = {
         "rule": "inplace.P7",
         "tests": ['bfloat16_tables "table of bfloat16: every rule*"'],
         "file": "src/shm/slots/inplace_bfloat16.hpp",
-        "changes": [("  return row.first + floats_of_bfloat16(count);", "  return row.first + count / 2;")],
+        "changes": [("(row.first) + floats_of_bfloat16(count);", "(row.first) + count / 2;")],
     },
     "table_bfloat16_same_bits": {
         "breaks": "All pushes of a row of bfloat16 are rounded by the same random bits.",

@@ -157,14 +157,14 @@ MUTANTS = {
         "tests": ['interleavings "interleavings: in-place elements*"'],
         "file": "src/shm/slots/inplace_slot.hpp",
         "changes": [
-            ('''    for_rows(block, [&](float* target, std::uint64_t begin, std::uint64_t count) {
-      update_row(target, gradient + begin, count, adds, update);
+            ('''    for_rows(block, [&](std::byte* target, std::uint64_t begin, std::uint64_t count) {
+      update_row(row_at(target, begin), gradient + begin, count, adds, update);
     });
     fault_point(FaultPoint::kInplaceBlock);
     return count_push(block);''',
              '''    const std::uint64_t before = count_push(block);
-    for_rows(block, [&](float* target, std::uint64_t begin, std::uint64_t count) {
-      update_row(target, gradient + begin, count, adds, update);
+    for_rows(block, [&](std::byte* target, std::uint64_t begin, std::uint64_t count) {
+      update_row(row_at(target, begin), gradient + begin, count, adds, update);
     });
     return before;'''),
         ],
@@ -173,7 +173,7 @@ MUTANTS = {
         "breaks": "An element is stored without comparing its old value.",
         "rule": "inplace.P1",
         "tests": ['interleavings "interleavings: in-place elements*"'],
-        "file": "src/shm/slots/inplace_slot.hpp",
+        "file": "src/shm/slots/inplace_elements.hpp",
         "changes": [
             ('''    if (__atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
       return values[0];''',
@@ -187,15 +187,9 @@ MUTANTS = {
         "tests": ['interleavings "interleavings: in-place elements*"'],
         "file": "src/shm/slots/inplace_slot.hpp",
         "changes": [
-            ('''    const std::uint64_t pushed = pushes(block);
-    for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
-      read_elements(out + begin, from, record_floats(), count, value_of);
-    });
-    return pushed;''',
-             '''    for_rows(block, [&](const float* from, std::uint64_t begin, std::uint64_t count) {
-      read_elements(out + begin, from, record_floats(), count, value_of);
-    });
-    return pushes(block);'''),
+            ("    const std::uint64_t pushed = pushes(block);\n", ""),
+            ("    return pushed;",
+             "    return pushes(block);"),
         ],
     },
     "scalar_uncounted": {

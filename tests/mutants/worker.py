@@ -63,9 +63,9 @@ MUTANTS = {
         "tests": ['interleavings "moments: a first part*"'],
         "file": "src/worker/declaring.cpp",
         "changes": [
-            ("  state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());",
+            ("  state.set_values(given.floats(), live.settings.learning_rate, first ? *first : FirstState());",
              '''  state.parts.front().record.init.store_release(shm::kInitialised);
-  state.set_values(values, live.settings.learning_rate, first ? *first : FirstState());'''),
+  state.set_values(given.floats(), live.settings.learning_rate, first ? *first : FirstState());'''),
         ],
     },
     "age_by_chunk": {

@@ -117,6 +117,10 @@ class BFloat16(ProcessTest):
     def test_it_reaches_the_accuracy_of_float32(self):
         self.assertGreaterEqual(self.launch(*self.OPTIONS, "--steps", "3000")["test_accuracy"], 0.96)
 
+    def test_it_reaches_it_in_place(self):
+        more = "--dtype", "bfloat16", "--layout", "inplace", "--steps", "3000"
+        self.assertGreaterEqual(self.launch(*more)["test_accuracy"], 0.95)
+
     def test_two_halves_from_a_checkpoint_are_the_whole(self):
         more = *self.OPTIONS, "--optimizer", "adam", "--ema", "0.9", "--checkpoint-dir"
         with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as halves:
@@ -146,9 +150,8 @@ class BFloat16(ProcessTest):
             support.run("inspect_shm", "rm", "--job", self.job, "--force")
 
     def test_what_is_not_possible_is_refused(self):
-        for more, says in ((("--layout", "inplace"), "choose --layout versioned"),
-                           (("--model", "fm"), "model fm needs --keyed"),
-                           (("--device", "simulated"), "choose --device cpu")):
+        for more, says in ((("--device", "simulated"), "choose --device cpu"),
+                           (("--standalone",), "a process without a ps trains in float32")):
             code, _, err = support.run("launch_shm", "--dtype", "bfloat16", *more)
             self.assertEqual(code, 2, err)
             self.assertIn(says, err)

@@ -498,6 +498,45 @@ def test_embeddings_train_the_rows_that_a_batch_names(job):
         ps_shm.torch.Embedding("table", 10, 4)(ids)
 
 
+def test_rows_of_bfloat16_are_trained_saved_and_loaded(job, tmp_path):
+    def made(name, **more):
+        return ps_shm.torch.Embedding(name, 100, 6, rule="sgd", dtype=torch.bfloat16, padding_idx=0, **more)
+
+    with ps_shm.Server(job, lr=0.25), ps_shm.Worker(job) as worker:
+        half = made("half", worker=worker)
+        view = ps_shm.View(job)
+        assert [(v.name, v.dtype, v.layout) for v in view.variables()] == [("half", "bfloat16", "inplace")]
+        first = half.weight
+        assert first.dtype == torch.float32 and torch.equal(first, first.bfloat16().float()) and first[1:].abs().min() < 0.01
+        ids = torch.tensor([[3, 5], [3, 0]])
+        rows = half(ids)
+        assert torch.equal(rows, first[ids])
+        rows.sum().backward()
+        half.push()
+        moved = half.weight - first
+        assert (moved[3] + 0.5).abs().max() < 2**-7 and (moved[5] + 0.25).abs().max() < 2**-8
+        assert not moved[0].any() and not moved[6:].any()
+        half.variable.add_rows(torch.tensor([7]), torch.full((1, 6), 8.0))
+        half.variable.assign_rows(torch.tensor([8]), torch.full((1, 6), 1.01))
+        assert (half.weight[7] - 8).abs().max() < 0.1 and set(half.weight[8].tolist()) == {1.0078125}
+        saved = ps_shm.checkpoint.save(worker, tmp_path)
+        loaded = made("loaded")
+        loaded.load_state_dict(half.state_dict())
+        loaded.attach(worker)
+        assert torch.equal(loaded.weight, half.weight)
+        loaded.load_state_dict({"weight": first})
+        assert torch.equal(loaded.weight, first)
+        numbers = worker.variable("numbers", 1.01, shape=(3,), dtype="bfloat16", layout="inplace", rule="add")
+        assert numbers.pull(np.zeros(3, np.float32)).tolist() == [1.0078125] * 3
+        with pytest.raises(ps_shm.Error, match="a view is of float32"):
+            numbers.view()
+        expected = half.weight
+    with pytest.raises(ValueError, match="rows are of torch.float32 or torch.bfloat16, not torch.float16"):
+        ps_shm.torch.Embedding("wrong", 10, 2, dtype=torch.float16)
+    with ps_shm.Server(job + "-next", lr=0.25, restore=saved), ps_shm.Worker(job + "-next") as worker:
+        assert torch.equal(made("half", worker=worker).weight, expected)
+
+
 def test_zero_grad_drops_what_a_batch_gave_an_embedding(job):
     embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
     with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, torch.nn.Linear(4, 1)), job, create=True, lr=0.1) as opt:

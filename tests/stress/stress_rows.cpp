@@ -122,12 +122,12 @@ class StoredTable {
   // How many records of each row must agree: one per element, or only the state of the row.
   std::uint64_t records() const { return has_row_state_ ? 1 : rows_.row_elements(); }
   Record record(std::uint64_t row, std::uint64_t i) const {
-    const float* const first = rows_.at(rows_.find(row));
+    const auto* const first = reinterpret_cast<const float*>(rows_.at(rows_.find(row)));
     Record found{};
     if (has_row_state_)
       found[0] = first[rows_.row_elements()];
     else
-      std::copy_n(first + i * rows_.record_floats(), rows_.record_floats(), found.begin());
+      std::copy_n(first + i * rows_.record(), rows_.record(), found.begin());
     return found;
   }
 

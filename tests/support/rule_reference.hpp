@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "shm/slots/inplace_slot.hpp"
+#include "shm/slots/inplace_elements.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::test {

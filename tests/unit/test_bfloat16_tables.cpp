@@ -18,12 +18,12 @@
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/table/table_segment.hpp"
+#include "support/bfloat16_reference.hpp"
 #include "support/error_text.hpp"
 #include "support/folder.hpp"
 #include "support/rule_reference.hpp"
 #include "support/table_job.hpp"
 #include "update/bfloat16.hpp"
-#include "update/elements.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -38,56 +38,18 @@ TableSpec bfloat16_spec(std::uint64_t max_rows, std::uint64_t width = 3) {
   return spec;
 }
 
-float rounded(float value) { return update::BFloat16{update::rounded_to_nearest(value)}; }
-
-// A row as it has to lie: the numbers of its elements, with their state, as floats; then the row's own state.
-struct ReferenceRow {
-  std::vector<float> numbers;
-  float state = 0;
-  std::uint64_t pushes = 0;
-};
-
-// A table of such rows, which rounds by the numbers of a row.
+// Rows that round by the number of a row's push.
 struct ReferenceTable {
-  update::Settings settings;
-  std::uint64_t width, record, seed;
-  std::map<std::uint64_t, ReferenceRow> rows;
+  BFloat16Reference rows;
+  std::uint64_t seed;
+  std::map<std::uint64_t, std::uint64_t> pushes;
 
   ReferenceTable(const JobConfig& config, const TableSpec& spec)
-      : settings(update::settings_of(config.optimizer, config.optimizer.rule, spec.regularize)),
-        width(spec.row_size),
-        record(1 + update::slots_per_element(settings.rule, false, true)),
+      : rows(config.optimizer, spec.regularize, spec.row_size, kRate),
         seed(update::rounding_seed(config.seed, spec.name)) {}
 
-  void begin(std::uint64_t key, const float* values) {
-    ReferenceRow& row = rows[key];
-    row.numbers.resize(width * record);
-    update::initialise_elements(settings, kRate, values, row.numbers.data(), width);
-    for (float& number : row.numbers) number = rounded(number);
-    if (update::traits_of(settings.rule).has_row_state()) row.state = update::first_row_state(settings, kRate);
-  }
   void push(std::uint64_t key, const float* gradient) {
-    ReferenceRow& row = rows.at(key);
-    update::with_element_update(settings, kRate, 1.0F, [&](const auto& update) {
-      const auto each = [&](const auto& of_element) {
-        for (std::uint64_t i = 0; i < width; ++i) of_element(row.numbers.data() + i * record, gradient[i]);
-      };
-      if constexpr (requires { update.with_state(0.0F); })
-        each(update.with_state(row.state += update.add_to_state(gradient, width)));
-      else
-        each(update);
-    });
-    const std::uint64_t of_push = update::rounding_key(update::mixed(seed ^ key), row.pushes++);
-    for (std::uint32_t i = 0; i < row.numbers.size(); ++i)
-      row.numbers[i] = update::BFloat16{update::round_by(row.numbers[i], update::rounding_bits(of_push, i))};
-  }
-  Floats values(const Keys& keys) const {
-    Floats all;
-    update::with_element_value(settings, kRate, [&](const auto& value_of) {
-      for (const std::uint64_t key : keys)
-        for (std::uint64_t i = 0; i < width; ++i) all.push_back(value_of(rows.at(key).numbers.data() + i * record));
-    });
-    return all;
+    rows.push(key, gradient, update::rounding_key(update::mixed(seed ^ key), pushes[key]++));
   }
 };
 
@@ -110,7 +72,7 @@ TEST_CASE("table of bfloat16: every rule follows its float32 form with rounding,
       const Keys keys = some_keys(20);
       const Floats first = job.pull(keys);  // as they are without rows
       for (const float value : first) REQUIRE(value == rounded(value));
-      for (std::size_t i = 0; i < keys.size(); ++i) reference.begin(keys[i], first.data() + i * width);
+      for (std::size_t i = 0; i < keys.size(); ++i) reference.rows.begin(keys[i], first.data() + i * width);
       std::mt19937_64 random(3);
       for (int round = 0; round < 12; ++round) {
         Keys some;
@@ -120,11 +82,11 @@ TEST_CASE("table of bfloat16: every rule follows its float32 form with rounding,
         CHECK(job.table.push(some, gradients).updated == some.size());
         for (std::size_t i = 0; i < some.size(); ++i) reference.push(some[i], gradients.data() + i * width);
       }
-      CHECK(job.pull(keys) == reference.values(keys));
+      CHECK(job.pull(keys) == reference.rows.values(keys));
       job.table.dump(0, [&](const TableRow& row) {
-        const ReferenceRow& there = reference.rows.at(row.key);
+        const BFloat16Reference::Row& there = reference.rows.at(row.key);
         if (update::traits_of(rule).has_row_state()) CHECK(row.state.back() == there.state);
-        if (reference.record == 4) CHECK(row.state[2 * width] == there.numbers[3]);
+        if (reference.rows.record() == 4) CHECK(row.state[2 * width] == there.numbers[3]);
       });
     }
   }

@@ -355,10 +355,6 @@ TEST_CASE("bfloat16: what is not possible is said") {
   CHECK(contains(error_of([&] { worker.add(variable, std::as_bytes(std::span(four)).first(8)); }),
                  "bfloat16 has no sum"));
   CHECK(contains(error_of([&] { static_cast<void>(worker.assign(variable, four)); }), "this call is for float32"));
-  spec.name = "w";
-  spec.layout = Layout::kInplace;
-  CHECK(contains(error_of([&] { worker.variable(spec, first_values); }),
-                 "has dtype bfloat16, and only float32 can be in-place; its layout must be versioned"));
   spec = {.name = "w", .shape = {4}, .rule = UpdateRule::kSgd, .dtype = DType::kFloat16};
   CHECK(contains(error_of([&] { worker.variable(spec, zero); }), "float16, which takes no gradients"));
 }

@@ -212,7 +212,7 @@ TEST_CASE("operations for gradients and floats are refused, with a hint at the a
   VariableSpec spec{.name = "other", .shape = {4}, .rule = UpdateRule::kAdam, .dtype = DType::kInt32};
   CHECK(contains(declare(spec), "takes no gradients"));
   spec = {.name = "other", .shape = {4}, .dtype = DType::kInt32, .layout = Layout::kInplace};
-  CHECK(contains(declare(spec), "only float32 can be in-place"));
+  CHECK(contains(declare(spec), "has dtype int32, and only float32 and bfloat16 can be in-place"));
   spec = {.name = "tokens", .shape = {4}};
   CHECK(contains(declare(spec), "already exists with dtype int32, but float32 was requested"));
 }

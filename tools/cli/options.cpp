@@ -179,13 +179,10 @@ void check_on_nan(const TrainingSettings& training, const CheckpointSettings& ch
     throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
 }
 
-// bfloat16 needs variables that are stored in chunks or a table by key, which a ps has, and which workers push from the
-// CPU.
+// bfloat16 needs variables of a ps, which workers push from the CPU.
 void check_dtype(const TrainingSettings& training, const device::DeviceChoice& device) {
   if (training.dtype == DType::kFloat32) return;
   const std::string what = fmt::format("--dtype {}", to_string(training.dtype));
-  if (training.is_sparse() && !training.sparse.keyed)
-    throw Error(fmt::format("{}: model {} needs --keyed; rows that have numbers are of float32", what, training.model));
   if (device.must_be_gpu()) throw Error(what + ": only for workers on the CPU; choose --device cpu");
 }
 
@@ -343,10 +340,6 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
     check_sparse_device(settings.training, device);
     check_dtype(settings.training, device);
   }
-  if (settings.training.dtype != DType::kFloat32 && !settings.training.is_sparse() &&
-      settings.ps.job.layout == Layout::kInplace)
-    throw Error(fmt::format("--layout inplace: variables of {} are stored in chunks; choose --layout versioned",
-                            to_string(settings.training.dtype)));
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);

@@ -110,8 +110,8 @@ const config::Settings<TrainingSettings>& training_settings() {
          "number of epochs, instead of --steps, with launch_shm or --standalone",
          {.unit = "epochs", .otherwise = "none; sparse models: 10"}},
         {"dtype", choice(&T::dtype, Choices<DType>{{DType::kFloat32, "float32"}, {DType::kBFloat16, "bfloat16"}}), kData,
-         kBoth, "dtype of a dense model's variables, or of the rows of --keyed; bfloat16: half the memory, rounded "
-         "stochastically by each update"},
+         kBoth, "dtype of the model's variables, or of its table's rows; bfloat16: half the memory, rounded stochastically by "
+         "each update"},
         {"init-from", text(&T::init_from, "FILE"), kData, kBoth,
          "initialise variables from a safetensors file, such as --save or PyTorch writes, instead of at random",
          {.otherwise = "the model's initial values"}},

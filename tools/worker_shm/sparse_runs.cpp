@@ -25,6 +25,7 @@ train::SparseTrainOptions train_options(const WorkerSettings& settings, const Sp
   options.combine = settings.training.sparse.combine;
   options.factor_l2 = settings.training.sparse.factor_l2;
   options.seed = settings.seed;
+  options.dtype = settings.training.dtype;
   options.delay = settings.delay;
   set_hooks(settings, who, options);
   begin_with_file(settings, who, {&setup.model().table(), 1}, options);
@@ -90,10 +91,8 @@ int train_sparse_in_job(const WorkerSettings& settings) {
   options.trace = trace.get();
   std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
   options.observer = summaries ? &*summaries : nullptr;
-  train::TableOptions rows = sparse.table;
-  rows.dtype = settings.training.dtype;
   const train::TrainTotals totals =
-      sparse.keyed ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, rows, &table)
+      sparse.keyed ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, sparse.table, &table)
                    : train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &variable);
   if (summaries) summaries->finish(totals);
   std::optional<report::KeyedResult> keyed;

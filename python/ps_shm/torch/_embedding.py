@@ -56,12 +56,12 @@ class Embedding(torch.nn.Module):
         keyed: whether ids are keys of a table by key.
         evict, ttl, admit: which rows such a table evicts, how old they become, and which push of an id makes its row, as
             for Worker.table().
-        dtype: of the rows of such a table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
+        dtype: of the rows in the table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
             rows, and takes gradients, of float32.
         worker: a Worker to attach to at once.
 
     Raises:
-        ValueError: evict, ttl, admit or dtype without keyed=True.
+        ValueError: evict, ttl or admit without keyed=True; another dtype.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
             same. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
     """
@@ -84,8 +84,10 @@ class Embedding(torch.nn.Module):
         worker: Optional[Worker] = None,
     ) -> None:
         super().__init__()
-        if not keyed and (evict, ttl, admit, dtype) != ("lru", None, 1, torch.float32):
-            raise ValueError(f"embedding '{name}': evict, ttl, admit and dtype need keyed=True")
+        if not keyed and (evict, ttl, admit) != ("lru", None, 1):
+            raise ValueError(f"embedding '{name}': evict, ttl and admit need keyed=True")
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise ValueError(f"embedding '{name}': rows are of torch.float32 or torch.bfloat16, not {dtype}")
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
         self._keyed, self._evict, self._ttl, self._admit, self._dtype = keyed, evict, ttl, admit, dtype
@@ -106,11 +108,11 @@ class Embedding(torch.nn.Module):
         Weights that were loaded by load_state_dict() are the initial values. With keyed=True these are the initial values of
         ids that have no row yet.
         """
+        dtype = str(self._dtype).removeprefix("torch.")
         if self._keyed:
             self._table = worker.table(
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
-                admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed,
-                dtype=str(self._dtype).removeprefix("torch."),
+                admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
             )  # fmt: skip
             if self._loaded is not None:
                 is_new = ~torch.from_numpy(self._table.contains(self._loaded_ids))
@@ -118,8 +120,9 @@ class Embedding(torch.nn.Module):
             self._loaded = None
             return
         self._variable = worker.variable(
-            self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule
-        )
+            self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule,
+            dtype=dtype,
+        )  # fmt: skip
         self._loaded = None
 
     def _fill(self, out: "numpy.typing.NDArray[numpy.float32]") -> None:
@@ -283,7 +286,7 @@ class Embedding(torch.nn.Module):
         elif self._variable is None:
             self._loaded = values.detach().to("cpu", torch.float32, copy=True)
         else:
-            self._variable.assign(values.detach().to("cpu", torch.float32).contiguous(), reset=True)
+            self._variable.assign(values.detach().to("cpu", self._dtype).contiguous(), reset=True)
 
     def _load_rows(self, ids: torch.Tensor, values: torch.Tensor, prefix: str, errors: list[str]) -> None:
         if ids.ndim != 1 or tuple(values.shape) != (len(ids), self.embedding_dim):

@@ -46,10 +46,10 @@ void check_spec(const VariableSpec& spec) {
   if (!update::takes_gradients(spec.dtype) && spec.rule.value_or(UpdateRule::kAdd) != UpdateRule::kAdd)
     throw Error(fmt::format("variable '{}' has dtype {}, which takes no gradients; its update rule must be add",
                             spec.name, to_string(spec.dtype)));
-  if (spec.dtype != DType::kFloat32 && spec.layout.value_or(Layout::kVersioned) != Layout::kVersioned)
-    throw Error(
-        fmt::format("variable '{}' has dtype {}, and only float32 can be in-place; its layout must be versioned",
-                    spec.name, to_string(spec.dtype)));
+  if (!update::takes_gradients(spec.dtype) && spec.layout.value_or(Layout::kVersioned) != Layout::kVersioned)
+    throw Error(fmt::format("variable '{}' has dtype {}, and only float32 and bfloat16 can be in-place; its layout must "
+                            "be versioned",
+                            spec.name, to_string(spec.dtype)));
   const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
   if (!is_factor(spec.regularize) || !is_factor(spec.rate_scale))
     throw Error(
@@ -71,14 +71,15 @@ void check_spec(const VariableSpec& spec) {
 update::Settings settings_of(const JobConfig& config, const VariableShm& record) noexcept {
   update::Settings settings = update::settings_of(
       config.optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
-      static_cast<DType>(record.dtype), std::bit_cast<float>(record.rate_scale));
-  if (settings.dtype == DType::kBFloat16) settings.rounding = update::rounding_seed(config.seed, text_of(record.name));
+      array_dtype(record), std::bit_cast<float>(record.rate_scale));
+  if (static_cast<DType>(record.dtype) == DType::kBFloat16)
+    settings.rounding = update::rounding_seed(config.seed, text_of(record.name));
   return settings;
 }
 
 VariableSpec resolved(VariableSpec spec, const JobConfig& config) {
   if (!spec.rule) spec.rule = update::takes_gradients(spec.dtype) ? config.optimizer.rule : UpdateRule::kAdd;
-  if (!spec.layout) spec.layout = spec.dtype == DType::kFloat32 ? config.layout : Layout::kVersioned;
+  if (!spec.layout) spec.layout = update::takes_gradients(spec.dtype) ? config.layout : Layout::kVersioned;
   return spec;
 }
 
@@ -329,10 +330,10 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::ui
     throw Error(fmt::format(
         "variable '{}' is in-place, and in-place variables have no moving average; use layout versioned, or no ema",
         spec.name));
-  if (layout == Layout::kInplace && slots == 3 && !kHas16ByteExchange)
+  if (layout == Layout::kInplace && slots == 3 && spec.dtype == DType::kFloat32 && !kHas16ByteExchange)
     throw Error(
         fmt::format("variable '{}' is in-place, but {} needs a compare-exchange of 16 bytes, which this build "
-                    "lacks; use layout versioned",
+                    "lacks; use layout versioned, or bfloat16",
                     spec.name, traits.name));
   if (layout == Layout::kInplace && traits.reads_by_rate && !config.optimizer.schedule.is_constant())
     throw Error(
@@ -350,7 +351,7 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::ui
   const std::uint32_t known = find(spec.name);
   if (known != kNoVariable) check_agreement(at(known), spec);
   std::vector<std::uint32_t> positions;
-  const PartsPlan plan(job_, spec.name, spec.shape, spec.dtype);
+  const PartsPlan plan(job_, spec.name, spec.shape, spec.dtype, layout);
   const std::uint32_t parts = plan.count();
   require_room(spec.name, parts);
   for (std::uint32_t part = 0; part < parts; ++part) {

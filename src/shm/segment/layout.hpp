@@ -105,7 +105,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 14;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 15;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -315,8 +315,8 @@ struct alignas(kWriterLine) VariableShm {
   std::uint32_t shard;
   std::uint32_t buffer_class;       // log2 of a buffer's bytes (versioned)
   std::uint64_t extents[kMaxAxes];  // of the complete variable
-  std::uint64_t elements;           // of this part, as all below; of another dtype: in floats that the bytes take
-  std::uint64_t slots;              // optimizer slots per element; in-place: floats of state beside it
+  std::uint64_t elements;           // of this part, as all below; versioned: in floats that their bytes take
+  std::uint64_t slots;              // optimizer slots per element; in-place: numbers of state beside it
   std::uint64_t piece_elements;     // elements of a chunk or block; the last one may be shorter
   std::uint64_t pieces;
   std::uint64_t first_chunk;          // number of chunk 0 in the shard (stamps, slot.V1)
@@ -333,7 +333,7 @@ struct alignas(kWriterLine) VariableShm {
   std::uint32_t base;               // of accumulators and reserves: position + 1 of the record they belong to; else 0
   std::uint32_t partition_by;       // ps_shm::PartitionBy; of partitioned variables
   std::uint64_t row_elements;       // product of all extents but the first
-  std::uint64_t row_floats;         // in-place: distance from one row to the next
+  std::uint64_t row_bytes;          // in-place: distance from one row to the next
   std::uint64_t row_counts_offset;  // in-place: u64 per rank and block, how often the rank pushed rows of the block
   std::uint32_t rate_scale, regularize;  // bits of the floats of VariableSpec
   AtomicShm<std::uint64_t> init;         // 0: not begun; make_init_claim: being initialised; kInitialised
@@ -343,7 +343,7 @@ struct alignas(kWriterLine) VariableShm {
 // False for a scalar. A part of one row of one element has row counts, although it lies in its counter's word as a
 // scalar does.
 constexpr bool has_row_counts(const VariableShm& variable) noexcept {
-  return variable.row_floats != 0 && variable.axes != 0;  // only in-place variables have `row_floats`
+  return variable.row_bytes != 0 && variable.axes != 0;  // only in-place variables have `row_bytes`
 }
 // Distance from one rank's counters to the next rank's, in counters. Each rank's counters have cache lines of their
 // own.

@@ -156,7 +156,7 @@ struct LayoutFields<VariableShm> {
                                         PS_SHM_FIELD(base),
                                         PS_SHM_FIELD(partition_by),
                                         PS_SHM_FIELD(row_elements),
-                                        PS_SHM_FIELD(row_floats),
+                                        PS_SHM_FIELD(row_bytes),
                                         PS_SHM_FIELD(row_counts_offset),
                                         PS_SHM_FIELD(rate_scale),
                                         PS_SHM_FIELD(regularize),

@@ -62,13 +62,15 @@ std::uint32_t choose_shard(const VariableShm& record, const VariableShm* base, c
 
 }  // namespace
 
-PartsPlan::PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype) {
+PartsPlan::PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype,
+                     Layout layout) {
   const std::uint64_t bytes =
       std::accumulate(shape.begin(), shape.end(), std::uint64_t{bytes_of(dtype)}, std::multiplies<std::uint64_t>());
   rows_ = shape.empty() ? 1 : shape[0];
   std::uint64_t row_bytes = bytes / rows_;
-  if (row_bytes % sizeof(float) != 0) rows_ = 1, row_bytes = round_up(bytes, sizeof(float));
-  row_elements_ = row_bytes / sizeof(float);
+  const bool is_inplace = layout == Layout::kInplace;
+  if (!is_inplace && row_bytes % sizeof(float) != 0) rows_ = 1, row_bytes = round_up(bytes, sizeof(float));
+  row_elements_ = row_bytes / (is_inplace ? bytes_of(dtype) : sizeof(float));
   const std::uint64_t parts = count_parts(job, name, rows_, row_bytes);
   count_ = static_cast<std::uint32_t>(std::min<std::uint64_t>(parts, kMaxVariables + 1));
 }
@@ -89,7 +91,7 @@ bool Occupancy::add(const VariableShm& record) noexcept {
   gradients_end_ = std::max(gradients_end_, record.gradient_end);
   if (is_variable(record)) {
     ++variables_;
-    shard.load += record.elements * arrays_of_chunk(record);
+    shard.load += record.elements * arrays_of_chunk(record) * bytes_of_element(record);
   }
   if (!is_versioned(record)) return true;
   shard.chunks = std::max(shard.chunks, record.first_chunk + record.pieces);
@@ -108,16 +110,20 @@ namespace {
 // A block is a power of two of rows, so that a row's block is found by a shift. A row that is longer than a block, and
 // has no row state after its elements, is divided into several blocks.
 void choose_blocks(VariableShm& record) noexcept {
-  const std::uint64_t record_floats = 1 + record.slots;
+  const std::uint64_t record_bytes = (1 + record.slots) * bytes_of_element(record);
   const bool has_row_state = (record.flags & kRowState) != 0;
-  record.row_floats = record.row_elements * record_floats;
-  // Keeps the elements of the next row 16-byte aligned, as those of the first row are.
-  if (has_row_state) record.row_floats = round_up(record.row_floats + 1, 4);
-  const std::uint64_t row_bytes = record.row_floats * sizeof(float);
+  record.row_bytes = record.row_elements * record_bytes;
+  if (has_row_state) record.row_bytes = round_up(record.row_bytes, sizeof(float)) + sizeof(float);
+  // Keeps the elements of the next row as aligned as those of the first row: for exchanges of 16 bytes, or for a load of
+  // four elements of bfloat16.
+  if (bytes_of_element(record) < sizeof(float))
+    record.row_bytes = round_up(record.row_bytes, std::min<std::uint64_t>(8, std::bit_ceil(record.row_bytes)));
+  else if (has_row_state)
+    record.row_bytes = round_up(record.row_bytes, 16);
   record.piece_elements =
-      row_bytes <= kBlockBytes || has_row_state
-          ? record.row_elements * std::bit_floor(std::max<std::uint64_t>(1, kBlockBytes / row_bytes))
-          : kBlockBytes / sizeof(float) / record_floats;
+      record.row_bytes <= kBlockBytes || has_row_state
+          ? record.row_elements * std::bit_floor(std::max<std::uint64_t>(1, kBlockBytes / record.row_bytes))
+          : kBlockBytes / record_bytes;
 }
 
 }  // namespace
@@ -125,7 +131,7 @@ void choose_blocks(VariableShm& record) noexcept {
 void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept {
   record.buffer_class = 0;
   record.row_elements = record.axes == 0 ? 1 : std::max<std::uint64_t>(1, record.whole_elements / record.extents[0]);
-  record.row_floats = 0;
+  record.row_bytes = 0;
   if (!is_versioned(record)) choose_blocks(record);
   if (is_versioned(record) && base == nullptr) {
     record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
@@ -179,12 +185,13 @@ void choose_place(VariableShm& record, const VariableShm* base, const JobSegment
   record.first_chunk = record.free_buffers_offset = 0;
   record.row_counts_offset = end;
   if (!is_versioned(record)) {
-    const bool is_scalar = record.elements == 1 && record.row_floats == 1;  // in its counter's word (inplace_slot.hpp)
+    // In its counter's word (inplace_slot.hpp).
+    const bool is_scalar = record.elements == 1 && record.row_bytes == sizeof(float) && record.slots == 0;
     if (has_row_counts(record)) end += job.ranks() * row_counts_stride(record) * sizeof(std::uint64_t);
     record.data_offset = is_scalar ? record.words_offset : round_up(end, kPage);
     record.shard_end =
         is_scalar ? end
-                  : record.data_offset + record.elements / record.row_elements * record.row_floats * sizeof(float);
+                  : record.data_offset + record.elements / record.row_elements * record.row_bytes;
     return;
   }
   if (is_reserve(record)) {

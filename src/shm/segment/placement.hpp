@@ -16,18 +16,19 @@ namespace ps_shm::shm {
 
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 
-// A part: rows of the first axis, or all of a variable that is not partitioned. Counted in floats, as all places are:
-// for another dtype, the floats that its bytes take.
+// A part: rows of the first axis, or all of a variable that is not partitioned. Counted in elements in place, and
+// otherwise in floats: for another dtype, the floats that its bytes take.
 struct PartPlan {
   std::uint64_t begin, elements;
 };
 
 // The parts of a partitioned variable: as even as complete rows allow, the longer ones first, as in TensorFlow's
-// partitioners. Rows whose bytes are not a multiple of a float's are not separated.
+// partitioners. Rows of a versioned variable whose bytes are not a multiple of a float's are not separated.
 class PartsPlan {
  public:
   // Requires: every extent at least 1, their product at most kMaxElements.
-  PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype);
+  PartsPlan(const JobSegments& job, std::string_view name, std::span<const std::uint64_t> shape, DType dtype,
+            Layout layout);
 
   // Of all parts together.
   std::uint64_t elements() const noexcept { return rows_ * row_elements_; }
@@ -55,7 +56,7 @@ class Occupancy {
 
   struct Shard {
     std::uint64_t end, chunks = 0;                       // bytes and chunk numbers in use
-    std::uint64_t load = 0;                              // floats of variables and their optimizer slots
+    std::uint64_t load = 0;                              // bytes of variables and their optimizer slots
     std::array<std::uint64_t, kClasses> free_buffers{};  // where each class's free buffers begin; 0: none yet
   };
   const Shard& shard(std::uint32_t number) const noexcept { return shards_[number]; }
@@ -84,21 +85,32 @@ inline std::uint64_t value_bytes(const VariableShm& record) noexcept {
   return element_count(record) * bytes_of(static_cast<DType>(record.dtype));
 }
 
-// Floats of a gradient, and of each array of optimizer state, for each float of the values.
+inline bool is_versioned(const VariableShm& record) noexcept {
+  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned);
+}
+
+// The dtype of arrays of its values where they are pulled, pushed and copied. In place bfloat16 is rounded where it lies
+// (inplace_bfloat16.hpp), and its arrays are of float32.
+inline DType array_dtype(const VariableShm& record) noexcept {
+  return is_versioned(record) ? static_cast<DType>(record.dtype) : DType::kFloat32;
+}
+// Bytes that an element of `elements`, and of what is counted likewise, takes as a value of its dtype.
+inline std::uint64_t bytes_of_element(const VariableShm& record) noexcept {
+  return is_versioned(record) ? sizeof(float) : bytes_of(static_cast<DType>(record.dtype));
+}
+
+// Floats of a gradient, and of each array of optimizer state, for each float of such an array.
 inline std::uint64_t gradients_per_float(const VariableShm& record) noexcept {
-  return update::gradients_per_float(static_cast<DType>(record.dtype));
+  return update::gradients_per_float(array_dtype(record));
 }
 // The floats of a gradient for the record. The last float of the values may be less than full.
 inline std::uint64_t gradient_floats(const VariableShm& record) noexcept {
-  if (record.dtype == static_cast<std::uint32_t>(DType::kFloat32)) return record.elements;
+  if (array_dtype(record) == DType::kFloat32) return record.elements;
   const std::uint64_t each = gradients_per_float(record);
   return each == 1 ? record.elements
                    : std::min(each * record.elements, element_count(record) - each * record.part_begin);
 }
 
-inline bool is_versioned(const VariableShm& record) noexcept {
-  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned);
-}
 inline bool is_variable(const VariableShm& record) noexcept { return record.base == 0; }
 inline bool is_reserve(const VariableShm& record) noexcept { return (record.flags & kReserve) != 0; }
 inline bool is_accumulator(const VariableShm& record) noexcept { return !is_variable(record) && !is_reserve(record); }

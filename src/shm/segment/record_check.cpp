@@ -56,7 +56,7 @@ class RecordCheck {
     require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
     require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
     require((record_.flags & ~(kRowState | kReserve)) == 0, "unknown flags");
-    require(dtype() == DType::kFloat32 || is_versioned(record_), "a layout that only float32 can have");
+    require(update::takes_gradients(dtype()) || is_versioned(record_), "a layout that its dtype cannot have");
     require(update::takes_gradients(dtype()) || record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd),
             "an update rule for a dtype that takes no gradients");
     check_shape();
@@ -88,7 +88,8 @@ class RecordCheck {
       require(extent != 0 && extent <= kMaxElements / elements, "an impossible shape");
       elements *= extent;
     }
-    const PartsPlan plan(job_, text_of(record_.name), std::span(record_.extents, record_.axes), dtype());
+    const PartsPlan plan(job_, text_of(record_.name), std::span(record_.extents, record_.axes), dtype(),
+                         static_cast<Layout>(record_.layout));
     require(record_.parts == plan.count() && record_.part < record_.parts && record_.whole_elements == plan.elements(),
             "an impossible shape");
     const PartPlan part = plan.part(record_.part);
@@ -161,7 +162,7 @@ class RecordCheck {
                 record_.words_offset == expected.words_offset && record_.data_offset == expected.data_offset &&
                 record_.shard_end == expected.shard_end && record_.gradient_offset == expected.gradient_offset &&
                 record_.gradient_end == expected.gradient_end && record_.row_elements == expected.row_elements &&
-                record_.row_floats == expected.row_floats && record_.row_counts_offset == expected.row_counts_offset &&
+                record_.row_bytes == expected.row_bytes && record_.row_counts_offset == expected.row_counts_offset &&
                 (!is_versioned(record_) || (record_.first_chunk == expected.first_chunk &&
                                             record_.free_buffers_offset == expected.free_buffers_offset)),
             "a place that does not follow from the records before it");

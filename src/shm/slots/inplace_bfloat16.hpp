@@ -1,7 +1,7 @@
 // Rows in place whose numbers are bfloat16: every element, and the state beside it, takes half of what it does in
 // float32.
 //
-// As in inplace_slot.hpp an element is exchanged together with its state (inplace.P7): an update widens the numbers to
+// As in inplace_elements.hpp an element is exchanged together with its state (inplace.P7): an update widens the numbers to
 // float32, computes with them, and rounds the results. So the state is of bfloat16, too: a float32 beside a bfloat16
 // would need the same 8 or 16 bytes as two or four float32. The state of a row lies behind its elements, in a float32.
 //
@@ -13,7 +13,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "shm/slots/inplace_slot.hpp"
+#include "shm/slots/inplace_elements.hpp"
 #include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
 
@@ -26,11 +26,23 @@ constexpr std::uint64_t floats_of_bfloat16(std::uint64_t numbers) noexcept { ret
 
 // By the random bits of one push. Each number of a row has its own.
 struct RoundStochastically {
-  std::uint64_t key;  // rounding_key() of the row and its push
+  std::uint64_t key;        // rounding_key() of the row, or of the block, and its push
+  std::uint64_t first = 0;  // number of the first one
   [[gnu::always_inline]] std::uint16_t operator()(float value, std::uint64_t number) const noexcept {
-    return update::round_by(value, update::rounding_bits(key, static_cast<std::uint32_t>(number)));
+    return update::round_by(value, update::rounding_bits(key, static_cast<std::uint32_t>(first + number)));
   }
 };
+
+// What rounds a rank's push of a variable's row, or of its block whose first element has that number: those of blocks are
+// other ones. `pushes`: a count that is another one at each push of that rank.
+constexpr RoundStochastically rounding_of_row(std::uint64_t seed, std::uint64_t row, std::uint32_t rank,
+                                              std::uint64_t pushes) noexcept {
+  return {update::rounding_key(update::mixed(update::mixed(seed ^ row) + rank), pushes)};
+}
+constexpr RoundStochastically rounding_of_block(std::uint64_t seed, std::uint64_t first, std::uint32_t rank,
+                                                std::uint64_t pushes) noexcept {
+  return rounding_of_row(seed, ~first, rank, pushes);
+}
 
 struct RoundToNearest {
   [[gnu::always_inline]] std::uint16_t operator()(float value, std::uint64_t) const noexcept {
@@ -41,13 +53,15 @@ struct RoundToNearest {
 // A row of bfloat16, and how what is stored in it is rounded.
 template <class Rounding>
 struct BFloat16Row {
-  float* first;
+  BFloat16Row(void* row, const Rounding& how) noexcept : first(static_cast<BFloat16Bits*>(row)), rounding(how) {}
+
+  BFloat16Bits* first;
   Rounding rounding;
 };
 
 template <class Rounding>
 float* state_behind(const BFloat16Row<Rounding>& row, std::size_t count) noexcept {
-  return row.first + floats_of_bfloat16(count);
+  return reinterpret_cast<float*>(row.first) + floats_of_bfloat16(count);
 }
 
 // The numbers `expected` of neighbouring elements with their state after the update. `number`: the place of the first one
@@ -85,7 +99,7 @@ void update_exact(const BFloat16Row<Rounding>& row, const float* gradient, std::
                   const Update& update) noexcept {
   constexpr std::size_t kRecord = floats_of<Update>();
   static_assert(kRecord == 1 || kRecord == 2 || kRecord == 4, "an exchange has 2, 4 or 8 bytes");
-  auto* target = reinterpret_cast<BFloat16Bits*>(row.first);
+  BFloat16Bits* const target = row.first;
   std::uint64_t number = 0;
   const std::uint64_t end = count * kRecord;
   const auto fits = [&](std::uint64_t numbers) {
@@ -128,7 +142,7 @@ void update_racy(const BFloat16Row<Rounding>& row, const float* gradient, std::s
   struct Numbers {
     std::uint16_t bits[kRecord];
   };
-  auto* const target = reinterpret_cast<BFloat16Bits*>(row.first);
+  BFloat16Bits* const target = row.first;
   for (std::size_t i = 0; i < count; ++i) {
     Numbers numbers;
     std::memcpy(&numbers, target + i * kRecord, sizeof numbers);
@@ -137,15 +151,25 @@ void update_racy(const BFloat16Row<Rounding>& row, const float* gradient, std::s
   }
 }
 
-// As read_elements() of float32; `record`: numbers of an element. Requires: `from` is 8-aligned.
+// As read_elements() of float32; `record`: numbers of an element. Requires: `from` is aligned to an element with its
+// state.
 template <class ValueOf>
-[[gnu::always_inline]] inline void read_bfloat16(float* out, const float* from, std::size_t record, std::size_t count,
+[[gnu::always_inline]] inline void read_bfloat16(float* out, const void* from, std::size_t record, std::size_t count,
                                                  const ValueOf& value_of) noexcept {
-  const auto* const numbers = reinterpret_cast<const BFloat16Bits*>(from);
+  const auto* const numbers = static_cast<const BFloat16Bits*>(from);
   std::size_t i = 0;
+  const auto read_one = [&] {
+    using Bits = std::conditional_t<ValueOf::kFloats == 2, std::uint32_t, std::uint16_t>;
+    const Bits bits = __atomic_load_n(reinterpret_cast<const Bits*>(numbers + i * record), __ATOMIC_RELAXED);
+    float floats[ValueOf::kFloats];
+    for (std::size_t k = 0; k < ValueOf::kFloats; ++k)
+      floats[k] = update::BFloat16{static_cast<std::uint16_t>(bits >> 16 * k)};
+    out[i++] = value_of(floats);
+  };
   if (ValueOf::kFloats == 1 && record == 1) {
     using Four [[gnu::vector_size(8)]] = std::uint16_t;
     using Wide [[gnu::vector_size(16)]] = std::uint32_t;
+    while (i < count && reinterpret_cast<std::uintptr_t>(numbers + i) % sizeof(Four) != 0) read_one();
     for (; i + 4 <= count; i += 4) {
       const std::uint64_t word = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(numbers + i), __ATOMIC_RELAXED);
       Four four;
@@ -154,14 +178,7 @@ template <class ValueOf>
       std::memcpy(out + i, &wide, sizeof wide);
     }
   }
-  for (; i < count; ++i) {
-    using Bits = std::conditional_t<ValueOf::kFloats == 2, std::uint32_t, std::uint16_t>;
-    const Bits bits = __atomic_load_n(reinterpret_cast<const Bits*>(numbers + i * record), __ATOMIC_RELAXED);
-    float floats[ValueOf::kFloats];
-    for (std::size_t k = 0; k < ValueOf::kFloats; ++k)
-      floats[k] = update::BFloat16{static_cast<std::uint16_t>(bits >> 16 * k)};
-    out[i] = value_of(floats);
-  }
+  while (i < count) read_one();
 }
 
 }  // namespace ps_shm::shm

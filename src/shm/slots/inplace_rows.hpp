@@ -15,10 +15,10 @@ inline bool is_hashed(const VariableShm& record) noexcept {
   return record.parts > 1 && record.partition_by == static_cast<std::uint32_t>(PartitionBy::kHash);
 }
 
-// The rows of one part: local row i lies at `first + i * Rows::row_floats`.
+// The rows of one part: local row i lies at `first + i * Rows::row_bytes`.
 struct RowPart {
   InplaceVariable variable;
-  float* first;
+  std::byte* first;
   std::uint64_t begin;        // partitioned by range: the row of the variable that is its row 0
   std::uint64_t first_block;  // number of its block 0 among the blocks of all parts
 };
@@ -33,9 +33,10 @@ class Rows {
   // Requires: add_part() is called for each part in order, before anything else.
   explicit Rows(const VariableShm& first) noexcept
       : row_elements_(first.row_elements),
-        row_floats_(first.row_floats),
-        record_floats_(1 + first.slots),
+        row_bytes_(first.row_bytes),
+        record_(1 + first.slots),
         rows_(first.whole_elements / first.row_elements),
+        is_bfloat16_(first.dtype == static_cast<std::uint32_t>(DType::kBFloat16)),
         is_hashed_(shm::is_hashed(first)),
         block_elements_(first.piece_elements),
         block_shift_(static_cast<unsigned>(std::countr_zero(first.piece_elements / first.row_elements))),
@@ -43,15 +44,16 @@ class Rows {
 
   void add_part(std::byte* shard, const VariableShm& record) {
     const InplaceVariable variable(shard, record);
-    parts_.push_back({variable, variable.elements(), record.part_begin / row_elements_, blocks_});
+    parts_.push_back({variable, variable.first_row(), record.part_begin / row_elements_, blocks_});
     blocks_ += record.pieces;
   }
 
   std::uint64_t rows() const noexcept { return rows_; }
-  std::uint64_t row_elements() const noexcept { return row_elements_; }    // values in a row
-  std::uint64_t row_floats() const noexcept { return row_floats_; }        // distance between rows
-  std::uint64_t record_floats() const noexcept { return record_floats_; }  // distance between elements
-  bool is_hashed() const noexcept { return is_hashed_; }                   // row r is row r / parts of part r % parts
+  std::uint64_t row_elements() const noexcept { return row_elements_; }  // values in a row
+  std::uint64_t row_bytes() const noexcept { return row_bytes_; }        // distance between rows
+  std::uint64_t record() const noexcept { return record_; }              // distance between elements, in numbers
+  bool is_bfloat16() const noexcept { return is_bfloat16_; }             // the dtype of the numbers; else float32
+  bool is_hashed() const noexcept { return is_hashed_; }                 // row r is row r / parts of part r % parts
   std::span<const RowPart> parts() const noexcept { return parts_; }
   std::uint64_t blocks() const noexcept { return blocks_; }
 
@@ -63,7 +65,7 @@ class Rows {
                                         [](std::uint64_t wanted, const RowPart& part) { return wanted < part.begin; });
     return {after[-1], row - after[-1].begin};
   }
-  float* at(const Place& place) const noexcept { return place.part.first + place.local * row_floats_; }
+  std::byte* at(const Place& place) const noexcept { return place.part.first + place.local * row_bytes_; }
 
   // The block of the part in which the row lies or, for a row longer than a block, begins.
   std::uint64_t block(const Place& place) const noexcept {
@@ -71,8 +73,8 @@ class Rows {
   }
 
  private:
-  std::uint64_t row_elements_, row_floats_, record_floats_, rows_;
-  bool is_hashed_;
+  std::uint64_t row_elements_, row_bytes_, record_, rows_;
+  bool is_bfloat16_, is_hashed_;
   std::uint64_t block_elements_;
   unsigned block_shift_;
   bool has_long_rows_;

@@ -61,16 +61,11 @@ class RowForm {
   // The elements [first, first + count) with these values, whose state is initial.
   void initialise(const update::Settings& settings, float learning_rate, const float* values, std::uint64_t first,
                   std::uint64_t count, float* raw) const noexcept {
-    if (!is_bfloat16())
-      return update::initialise_elements(settings, learning_rate, values, raw + first * record_, count);
-    constexpr std::uint64_t kAtOnce = 64, kMostNumbers = 4;
-    float block[kAtOnce * kMostNumbers];
-    auto* const numbers = reinterpret_cast<BFloat16Bits*>(raw) + first * record_;
-    for (std::uint64_t at = 0; at < count; at += kAtOnce) {
-      const std::uint64_t n = std::min(kAtOnce, count - at);
-      update::initialise_elements(settings, learning_rate, values + at, block, n);
-      update::round_to_nearest(numbers + at * record_, block, n * record_);
-    }
+    if (is_bfloat16())
+      update::initialise_elements(settings, learning_rate, values,
+                                  reinterpret_cast<BFloat16Bits*>(raw) + first * record_, count);
+    else
+      update::initialise_elements(settings, learning_rate, values, raw + first * record_, count);
   }
   void initialise_row_state(const update::Settings& settings, float learning_rate, float* raw) const noexcept {
     if (row_slots_ != 0) raw[row_state_at()] = update::first_row_state(settings, learning_rate);

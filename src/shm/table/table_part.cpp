@@ -77,7 +77,7 @@ void TablePart::fetch(std::uint64_t number, bool is_rest, bool to_write) const n
   const std::uintptr_t end = begin + std::min(row_bytes_, kMostFetched), first = begin & ~(kLine - 1);
   for (std::uintptr_t at = is_rest ? first + kLine : first; at < (is_rest ? end : first + kLine); at += kLine)
     if (to_write)
-      update::prefetch_to_own(reinterpret_cast<const float*>(at));
+      update::prefetch_to_own(reinterpret_cast<const void*>(at));
     else
       __builtin_prefetch(reinterpret_cast<const void*>(at));
 }

@@ -10,6 +10,7 @@
 #include "train/loop/local_table.hpp"
 #include "train/loop/row_decay.hpp"
 #include "train/models/sparse/sparse_metrics.hpp"
+#include "update/bytes.hpp"
 
 namespace ps_shm::train {
 namespace {
@@ -161,12 +162,15 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   VariableSpec spec;
   spec.name = model.table().name;
   spec.shape.assign(model.table().shape.begin(), model.table().shape.end());
+  spec.dtype = options.dtype;
   spec.layout = Layout::kInplace;
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
   check_no_other_kind(worker, spec.name, false);
   const Variable variable = worker.variable(spec, [&](std::span<float> out) {
-    model.initialize(config.seed, 0, out);
-    options.replace_first(spec.name, out);
+    update::fill_values(out, spec.element_count(), spec.dtype, [&](std::span<float> values) {
+      model.initialize(config.seed, 0, values);
+      options.replace_first(spec.name, values);
+    });
   });
   check_no_other_kind(worker, spec.name, false);
   if (table != nullptr) *table = variable;
@@ -180,7 +184,7 @@ TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& da
   TableSpec spec;
   spec.name = model.table().name;
   spec.row_size = model.table().shape[1];
-  spec.dtype = rows.dtype;
+  spec.dtype = options.dtype;
   spec.max_rows = rows.max_rows;
   spec.admit_after = rows.admit_after;
   spec.when_full = rows.evict_by ? WhenFull::kEvict : WhenFull::kRefuse;

@@ -27,12 +27,12 @@ struct SparseTrainOptions : TrainHooks {
   std::size_t combine = 1;            // number of examples whose gradients are summed and pushed together
   std::optional<std::uint64_t> seed;  // of the data order; none: the job's, which always determines the initial values
   std::optional<float> factor_l2;     // for the factors of mf and fm; none: the optimizer's l2
+  DType dtype = DType::kFloat32;      // of the rows that the job has
   Delay delay;                        // simulates a straggler: between a batch's last push and its step
 };
 
 // The table by key of a model of keyed data.
 struct TableOptions {
-  DType dtype = DType::kFloat32;
   std::uint64_t max_rows = 1'000'000;
   std::uint32_t admit_after = 1;
   // None: a full table refuses new keys. The order of use is known to a quarter of a second, in which workers push more

@@ -14,7 +14,7 @@
 #include "train/log/digest.hpp"
 #include "train/loop/engine.hpp"
 #include "train/loop/local_steps.hpp"
-#include "update/bfloat16.hpp"
+#include "update/bytes.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::train {
@@ -39,12 +39,10 @@ std::vector<Variable> declare(Worker& worker, const Model& model, const TrainOpt
     spec.dtype = options.dtype;
   }
   return worker.variables(specs, [&](std::size_t i, std::span<float> out) {
-    std::vector<float> values(specs[i].element_count());
-    const std::span<float> to = options.dtype == DType::kFloat32 ? out : std::span(values);
-    model.initialize(i, worker.config().seed, to);
-    options.replace_first(specs[i].name, to);
-    if (options.dtype == DType::kBFloat16)
-      update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(out.data()), to.data(), to.size());
+    update::fill_values(out, specs[i].element_count(), options.dtype, [&](std::span<float> values) {
+      model.initialize(i, worker.config().seed, values);
+      options.replace_first(specs[i].name, values);
+    });
   });
 }
 

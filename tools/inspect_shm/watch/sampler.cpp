@@ -240,7 +240,8 @@ void Sampler::read_variables(const Wanted& wanted) {
 // Reads about so many elements, at least one chunk; returns how many it has read.
 std::uint64_t Sampler::read_values(std::size_t number, std::uint64_t elements) {
   const VariableFacts& facts = probe_.variables()[number];
-  const std::uint64_t floats = (facts.bytes + 3) / 4, of_piece = std::max<std::uint64_t>(floats / facts.pieces, 1);
+  const std::uint64_t size = facts.elements * bytes_of(facts.array_dtype);
+  const std::uint64_t floats = (size + 3) / 4, of_piece = std::max<std::uint64_t>(floats / facts.pieces, 1);
   const std::uint64_t pieces = std::clamp<std::uint64_t>(elements / of_piece, 1, facts.pieces);
   std::vector<float> values, piece;
   for (std::uint64_t k = 0; k < pieces; ++k) {
@@ -251,12 +252,12 @@ std::uint64_t Sampler::read_values(std::size_t number, std::uint64_t elements) {
   }
   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
   const inspect::ValueStatistics found = inspect::statistics_of(
-      facts.dtype, bytes.first(std::min<std::size_t>(bytes.size(), facts.bytes)), facts.elements);
+      facts.array_dtype, bytes.first(std::min<std::size_t>(bytes.size(), size)), facts.elements);
   ValueFacts& known = known_[number].facts;
   known.norm = found.norm, known.min = inspect::as_double(found.min), known.max = inspect::as_double(found.max);
   known.nans = found.nans, known.infs = found.infinites;
   known.share = found.elements == 0 ? 0 : double(found.looked_at) / double(found.elements);
-  if (facts.dtype == DType::kFloat32) read_ratio(number);
+  if (facts.array_dtype == DType::kFloat32) read_ratio(number);
   return values.size();
 }
 

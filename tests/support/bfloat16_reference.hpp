@@ -1,0 +1,76 @@
+// Rows of bfloat16 as they have to be: the float32 form of their rule, every number rounded behind each update.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "ps_shm/optimizer.hpp"
+#include "update/bfloat16.hpp"
+#include "update/dtypes.hpp"
+#include "update/elements.hpp"
+#include "update/rules.hpp"
+
+namespace ps_shm::test {
+
+inline float rounded(float value) { return update::BFloat16{update::rounded_to_nearest(value)}; }
+
+class BFloat16Reference {
+ public:
+  // The numbers of its elements, with their state, as floats; then the row's own state.
+  struct Row {
+    std::vector<float> numbers;
+    float state = 0;
+  };
+
+  BFloat16Reference(const Optimizer& optimizer, float regularize, std::uint64_t width, float rate)
+      : settings_(update::settings_of(optimizer, optimizer.rule, regularize)),
+        width_(width),
+        record_(1 + update::slots_per_element(settings_.rule, false, true)),
+        rate_(rate) {}
+
+  std::uint64_t record() const { return record_; }
+  const Row& at(std::uint64_t key) const { return rows_.at(key); }
+
+  void begin(std::uint64_t key, const float* values) {
+    Row& row = rows_[key];
+    row.numbers.resize(width_ * record_);
+    update::initialise_elements(settings_, rate_, values, row.numbers.data(), width_);
+    for (float& number : row.numbers) number = rounded(number);
+    if (update::traits_of(settings_.rule).has_row_state()) row.state = update::first_row_state(settings_, rate_);
+  }
+  // `bits`: what the random bits depend on; `first`: the number of the row's first element among those that have them.
+  void push(std::uint64_t key, const float* gradient, std::uint64_t bits, std::uint64_t first = 0) {
+    Row& row = rows_.at(key);
+    update::with_element_update(settings_, rate_, 1.0F, [&](const auto& update) {
+      const auto each = [&](const auto& of_element) {
+        for (std::uint64_t i = 0; i < width_; ++i) of_element(row.numbers.data() + i * record_, gradient[i]);
+      };
+      if constexpr (requires { update.with_state(0.0F); })
+        each(update.with_state(row.state += update.add_to_state(gradient, width_)));
+      else
+        each(update);
+    });
+    for (std::uint64_t i = 0; i < row.numbers.size(); ++i) {
+      const auto number = static_cast<std::uint32_t>(first * record_ + i);
+      row.numbers[i] = update::BFloat16{update::round_by(row.numbers[i], update::rounding_bits(bits, number))};
+    }
+  }
+  template <class KeyList>
+  std::vector<float> values(const KeyList& keys) const {
+    std::vector<float> all;
+    update::with_element_value(settings_, rate_, [&](const auto& value_of) {
+      for (const std::uint64_t key : keys)
+        for (std::uint64_t i = 0; i < width_; ++i) all.push_back(value_of(rows_.at(key).numbers.data() + i * record_));
+    });
+    return all;
+  }
+
+ private:
+  update::Settings settings_;
+  std::uint64_t width_, record_;
+  float rate_;
+  std::map<std::uint64_t, Row> rows_;
+};
+
+}  // namespace ps_shm::test
