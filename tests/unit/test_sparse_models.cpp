@@ -11,12 +11,14 @@
 
 #include <doctest/doctest.h>
 
+#include "kernels/sparse_losses.hpp"
 #include "ps_shm/errors.hpp"
-#include "train/models/sparse/sparse_losses.hpp"
 
 namespace {
 
 using namespace ps_shm::train;
+using ps_shm::kernels::hinge_loss;
+using ps_shm::kernels::logistic_loss;
 
 SparseInfo features_info(std::uint64_t features, float label_min = -1, float label_max = 1) {
   SparseInfo info;

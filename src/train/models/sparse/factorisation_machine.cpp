@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "train/models/sparse/sparse_losses.hpp"
 #include "train/models/sparse/sparse_models.hpp"
 
 namespace ps_shm::train {
@@ -16,6 +15,7 @@ class FactorisationMachine final : public SparseModel {
         signs_(info),
         factors_(options.factors),
         is_rating_(info.kind == SparseKind::kRatings),
+        loss_(is_rating_ ? kernels::SparseLoss::kSquared : kernels::SparseLoss::kLogistic),
         mean_(is_rating_ ? mean_label(info) : 0.0F),
         sums_(factors_),
         squares_(factors_) {}
@@ -31,7 +31,7 @@ class FactorisationMachine final : public SparseModel {
   float initial_range() const override { return kFactorRange; }
 
   float gradient(const SparseExample& example, const float* rows, float* gradients) override {
-    const LossAt at = loss_at(example.label, score(example, rows));
+    const kernels::LossAt at = kernels::loss_at(loss_, target(example.label), score(example, rows));
     const float* sums = sums_.data();
     for (const float x : example.values) {
       const float by_x = at.slope * x;
@@ -64,20 +64,20 @@ class FactorisationMachine final : public SparseModel {
     return score;
   }
 
-  float loss(float label, float score) const override { return loss_at(label, score).loss; }
+  kernels::SparseForm form() const override {
+    return {kernels::SparseScore::kFactors, loss_, static_cast<std::uint32_t>(1 + factors_), mean_};
+  }
+  float target(float label) const override { return is_rating_ ? label : signs_.of(label); }
   bool is_classifier() const override { return !is_rating_; }
   bool gives_probabilities() const override { return !is_rating_; }
   bool is_positive(float label) const override { return signs_.is_positive(label); }
 
  private:
-  LossAt loss_at(float label, float score) const {
-    return is_rating_ ? squared_loss(label, score) : logistic_loss(signs_.of(label), score);
-  }
-
   ParameterSpec table_;
   LabelSigns signs_;
   std::size_t factors_;
   bool is_rating_;
+  kernels::SparseLoss loss_;
   float mean_;
   std::vector<float> sums_, squares_;
 };

@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "train/models/sparse/sparse_losses.hpp"
 #include "train/models/sparse/sparse_models.hpp"
 
 namespace ps_shm::train {
 
-template <LossAt (*kLoss)(float sign, float score) noexcept>
+template <kernels::SparseLoss kLoss>
 class LinearModel : public SparseModel {
  public:
   LinearModel(const SparseInfo& info, const SparseModelOptions& options, bool gives_probabilities)
@@ -40,7 +39,7 @@ class LinearModel : public SparseModel {
   }
 
   float gradient(const SparseExample& example, const float* rows, float* gradients) final {
-    const LossAt at = kLoss(signs_.of(example.label), LinearModel::score(example, rows));
+    const kernels::LossAt at = kernels::loss_at(kLoss, signs_.of(example.label), LinearModel::score(example, rows));
     const std::size_t count = example.values.size();
     for (std::size_t i = 0; i < count; ++i) gradients[i] = at.slope * example.values[i];
     if (has_bias_) gradients[count] = at.slope;
@@ -54,7 +53,8 @@ class LinearModel : public SparseModel {
     return sum;
   }
 
-  float loss(float label, float score) const final { return kLoss(signs_.of(label), score).loss; }
+  kernels::SparseForm form() const final { return {kernels::SparseScore::kLinear, kLoss, 1, 0.0F}; }
+  float target(float label) const final { return signs_.of(label); }
   bool is_classifier() const final { return true; }
   bool gives_probabilities() const final { return gives_probabilities_; }
   bool is_positive(float label) const final { return signs_.is_positive(label); }

@@ -4,7 +4,7 @@
 namespace ps_shm::train {
 
 std::unique_ptr<SparseModel> make_logistic(const SparseInfo& info, const SparseModelOptions& options) {
-  return std::make_unique<LinearModel<logistic_loss>>(info, options, true);
+  return std::make_unique<LinearModel<kernels::SparseLoss::kLogistic>>(info, options, true);
 }
 
 }  // namespace ps_shm::train

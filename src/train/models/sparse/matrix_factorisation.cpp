@@ -1,5 +1,4 @@
 // Matrix factorisation of ratings, with biases. The first of an example's two rows is the user's.
-#include "train/models/sparse/sparse_losses.hpp"
 #include "train/models/sparse/sparse_models.hpp"
 
 namespace ps_shm::train {
@@ -23,7 +22,7 @@ class MatrixFactorisation final : public SparseModel {
   float initial_range() const override { return kFactorRange; }
 
   float gradient(const SparseExample& example, const float* rows, float* gradients) override {
-    const LossAt at = squared_loss(example.label, score(example, rows));
+    const kernels::LossAt at = kernels::squared_loss(example.label, score(example, rows));
     gradients[0] = gradients[width_] = at.slope;
     for (std::size_t k = 1; k < width_; ++k) {
       gradients[k] = at.slope * rows[width_ + k];
@@ -40,7 +39,10 @@ class MatrixFactorisation final : public SparseModel {
     return sum;
   }
 
-  float loss(float label, float score) const override { return squared_loss(label, score).loss; }
+  kernels::SparseForm form() const override {
+    return {kernels::SparseScore::kPair, kernels::SparseLoss::kSquared, static_cast<std::uint32_t>(width_), mean_};
+  }
+  float target(float label) const override { return label; }
   bool is_classifier() const override { return false; }
   bool gives_probabilities() const override { return false; }
   bool is_positive(float) const override { return false; }

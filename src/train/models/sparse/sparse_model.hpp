@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/sparse_batch.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/models/dense/model.hpp"
 
@@ -71,8 +72,12 @@ class SparseModel {
   // The score s.
   virtual float score(const SparseExample& example, const float* rows) = 0;
 
+  // The formulas above as a GPU's kernel takes them, and a label as the loss takes it: a rating, or the sign of a class.
+  virtual kernels::SparseForm form() const = 0;
+  virtual float target(float label) const = 0;
+
   // The loss at a score, and the applicable kinds of metrics.
-  virtual float loss(float label, float score) const = 0;
+  float loss(float label, float score) const { return kernels::loss_at(form().loss, target(label), score).loss; }
   virtual bool is_classifier() const = 0;
   virtual bool gives_probabilities() const = 0;
   virtual bool is_positive(float label) const = 0;  // for classifiers: which of the two classes

@@ -4,7 +4,7 @@
 namespace ps_shm::train {
 
 std::unique_ptr<SparseModel> make_svm(const SparseInfo& info, const SparseModelOptions& options) {
-  return std::make_unique<LinearModel<hinge_loss>>(info, options, false);
+  return std::make_unique<LinearModel<kernels::SparseLoss::kHinge>>(info, options, false);
 }
 
 }  // namespace ps_shm::train
