@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sparse_batch.hpp"
+
 namespace ps_shm::kernels {
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
@@ -24,5 +26,7 @@ cudaError_t sgd_step(float* parameters, const float* gradient, std::size_t count
 cudaError_t difference(const float* a, const float* b, float factor, float* out, std::size_t count,
                        cudaStream_t stream);
 cudaError_t fill(float* values, float value, std::size_t count, cudaStream_t stream);
+cudaError_t sparse_gradient(const SparseForm& form, const SparseBatch& batch, const float* rows, float* gradients,
+                            float* losses, cudaStream_t stream);
 
 }  // namespace ps_shm::kernels

@@ -93,6 +93,16 @@ MUTANTS = [
     ("pull_keys", "if (!is_decided) store_relaxed_system(undecided, 1);", ""),
     ("pull_keys", "mixed(table.of_seed ^ row_id(keys, i))", "mixed(table.of_seed)"),
     ("sort_rows", "rows != 0 && row >= rows", "row >= rows"),
+    # Sparse models.
+    ("sparse_gradient", "apart = kWarp / 2; apart != 0;", "apart = kWarp / 2; apart > 1;"),
+    ("sparse_gradient", "e < batch.examples; e += stride", "e + 1 < batch.examples; e += stride"),
+    ("sparse_gradient", "rows + begin * form.width", "rows"),
+    ("sparse_gradient", "- of.squares", ""),
+    ("sparse_gradient", "else if (example.count == 2)", "else"),
+    ("sparse_gradient", "(1 - i) * width", "i * width"),
+    ("sparse_gradient", "(sum - example.rows[i * width + column] * x)", "sum"),
+    ("sparse_gradient", "column == 0 ? batch.l2_first : batch.l2_factors", "batch.l2_first"),
+    ("sparse_gradient", "form.mean + score", "score"),
 ]
 
 # Mutants that no test can notice, with the reason.
@@ -158,7 +168,8 @@ def runs_for(name, build, quick):
     of_kernels = {"pull_rows": "test_row_kernels", "send_rows": "test_row_kernels", "sort_rows": "test_row_kernels",
                   "table_values.cuh": "test_row_kernels", "pull_keys": "test_gpu_table",
                   "pull_pieces": "test_transfer_kernels", "send_pieces": "test_transfer_kernels",
-                  "add_pieces": "test_transfer_kernels", "bfloat16.cuh": "test_bfloat16"}.get(name, "test_kernels")
+                  "add_pieces": "test_transfer_kernels", "sparse_gradient": "test_sparse_kernels",
+                  "bfloat16.cuh": "test_bfloat16"}.get(name, "test_kernels")
     if name in ("pull_pieces", "send_pieces", "send_rows"):
         yield [unit, "--source-file=*/unit/test_kernel_protocols.cpp"], "0"
     if name in ("pull_keys", "sort_rows"):

@@ -48,6 +48,7 @@ TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   bench.run(k.sgd_step(nullptr, nullptr, 0, 0.1F, 0.0F, 0.0F, 0.0F, s));
   bench.run(k.difference(nullptr, nullptr, 1.0F, nullptr, 0, s));
   bench.run(k.fill(nullptr, 1.0F, 0, s));
+  bench.run(k.sparse_gradient({}, {}, nullptr, nullptr, nullptr, s));
   k.prepare_products(s);
   bench.run(k.multiply(false, false, 0, 3, 2, nullptr, nullptr, 0.0F, nullptr, s));
   bench.run(k.multiply(false, false, 3, 0, 2, nullptr, nullptr, 0.0F, nullptr, s));

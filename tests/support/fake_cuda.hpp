@@ -199,6 +199,8 @@ class FakeModelKernels : public train::ModelKernels {
   device::CudaError difference(const float* a, const float* b, float factor, float* out, std::size_t count,
                                device::Stream stream) override;
   device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) override;
+  device::CudaError sparse_gradient(const kernels::SparseForm& form, const kernels::SparseBatch& batch,
+                                    const float* rows, float* gradients, float* losses, device::Stream stream) override;
 
  private:
   FakeCuda& cuda_;

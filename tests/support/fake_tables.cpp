@@ -149,4 +149,10 @@ CudaError FakeModelKernels::fill(float* values, float value, std::size_t count, 
   return real_.fill(values, value, count, stream);
 }
 
+CudaError FakeModelKernels::sparse_gradient(const kernels::SparseForm& form, const kernels::SparseBatch& batch,
+                                            const float* rows, float* gradients, float* losses, Stream stream) {
+  if (const CudaError error = cuda_.enter("sparse_gradient")) return error;
+  return real_.sparse_gradient(form, batch, rows, gradients, losses, stream);
+}
+
 }  // namespace ps_shm::test

@@ -53,6 +53,10 @@ class RealKernels final : public ModelKernels {
   CudaError fill(float* values, float value, std::size_t count, Stream stream) override {
     return kernels::fill(values, value, count, raw(stream));
   }
+  CudaError sparse_gradient(const kernels::SparseForm& form, const kernels::SparseBatch& batch, const float* rows,
+                            float* gradients, float* losses, Stream stream) override {
+    return kernels::sparse_gradient(form, batch, rows, gradients, losses, raw(stream));
+  }
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "device/cuda_calls.hpp"
+#include "kernels/sparse_batch.hpp"
 
 namespace ps_shm::train {
 
@@ -52,6 +53,11 @@ class ModelKernels {
                                        device::Stream stream) = 0;
   // values = value.
   virtual device::CudaError fill(float* values, float value, std::size_t count, device::Stream stream) = 0;
+  // Of each example of the batch its loss, and the gradient of that loss by each of its rows, with the row's L2. Rows,
+  // gradients and what the batch points at are as long as the batch says; losses may be in page-locked memory.
+  virtual device::CudaError sparse_gradient(const kernels::SparseForm& form, const kernels::SparseBatch& batch,
+                                            const float* rows, float* gradients, float* losses,
+                                            device::Stream stream) = 0;
 };
 
 // The real implementation. Without CUDA in the build every call returns kInsufficientDriver.

@@ -33,6 +33,10 @@ class NoKernels final : public ModelKernels {
   CudaError sgd_step(float*, const float*, std::size_t, float, float, float, float, Stream) override { return kNone; }
   CudaError difference(const float*, const float*, float, float*, std::size_t, Stream) override { return kNone; }
   CudaError fill(float*, float, std::size_t, Stream) override { return kNone; }
+  CudaError sparse_gradient(const kernels::SparseForm&, const kernels::SparseBatch&, const float*, float*, float*,
+                            Stream) override {
+    return kNone;
+  }
 };
 
 }  // namespace
