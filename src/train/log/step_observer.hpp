@@ -17,7 +17,7 @@ struct NamedValues {
 struct StepView {
   std::uint64_t step = 0;                    // global steps done before it
   std::uint64_t steps = 0, examples = 0;     // of this worker, before it
-  double loss = 0.0;                         // of its batch; on a GPU of the batch before
+  double loss = 0.0;                         // of its batch; of a dense model on a GPU, of the batch before
   bool is_update = false;                    // local SGD: a difference is pushed, not a gradient
   std::vector<NamedValues> gradients = {};   // on a GPU: none; sparse models: only those of the last push
   std::vector<NamedValues> parameters = {};  // for standalone training

@@ -35,6 +35,8 @@ struct GpuStepSeconds {
 struct GpuReport {
   std::string device;  // its name
   GpuTransfers transfers;
+  std::optional<GpuRowTransfers>
+      rows;  // of a sparse model, which has no other transfers and no times by the GPU's clock
   GpuStepSeconds step;
   bool is_resident = false;  // the training set is in the GPU's memory
   bool is_captured = false;  // a step's kernels are recorded into a graph

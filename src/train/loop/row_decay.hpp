@@ -27,10 +27,17 @@ class RowDecay {
   // less.
   RowDecay(const RowL2& l2, const SparseData& data, const SparsePart& part, std::size_t rows);
 
+  bool is_on() const noexcept { return !of_row_.empty(); }
+  const RowL2& l2() const noexcept { return l2_; }
+
+  // n / d of a row: what multiplies its L2. Requires: is_on().
+  float scale_of(std::uint32_t id) const noexcept { return of_row_[id]; }
+  float scale_of(std::uint64_t key) const noexcept;
+
   // Adds to the gradients of an example's rows, each of `width` floats. Ids are 32-bit numbers of rows, or 64-bit keys.
   template <class Id>
   void add_to(std::span<const Id> ids, std::size_t width, const float* rows, float* gradients) const noexcept {
-    if (of_row_.empty()) return;
+    if (!is_on()) return;
     for (const Id id : ids) {
       const float of_row = scale_of(id), of_factors = of_row * l2_.factors;
       *gradients++ += of_row * l2_.first * *rows++;
@@ -40,8 +47,6 @@ class RowDecay {
 
  private:
   void count_keys(const SparseData& data, const SparsePart& part);
-  float scale_of(std::uint32_t id) const noexcept { return of_row_[id]; }
-  float scale_of(std::uint64_t key) const noexcept;
 
   RowL2 l2_;
   std::vector<float> of_row_;  // n / d; of keys: of a cell

@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <memory>
+#include <optional>
+
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "train/log/digest.hpp"
 #include "train/loop/example_steps.hpp"
+#include "train/loop/gpu_examples.hpp"
 #include "train/loop/local_table.hpp"
 #include "train/loop/row_decay.hpp"
 #include "train/models/sparse/sparse_metrics.hpp"
@@ -102,16 +106,22 @@ void check_no_other_kind(const Worker& worker, const std::string& name, bool is_
 }
 
 template <class Rows>
-TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                       const SparseTrainOptions& options, Rows rows) {
+SparseResult train_rows(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                        const SparseTrainOptions& options, Rows rows) {
   const JobConfig& config = worker.config();
   hooks::NanGuard guard = options.nan_guard(fmt::format("worker {}", worker.rank()), &worker);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
   SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
   stream.skip(worker.examples_before());
-  ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);
+  std::unique_ptr<GpuExamples> on_gpu;
+  std::optional<ExampleSteps> on_cpu;
+  if (options.gpu)
+    on_gpu = make_gpu_examples(
+        {worker, model, stream, decay, guard, options.batch, options.combine, *options.gpu, options.warn}, rows.table);
+  else
+    on_cpu.emplace(model, stream, decay, guard, options.batch, options.combine);
 
-  TrainTotals totals;
+  SparseResult totals;
   Straggler straggler(options.delay, config.seed, worker.rank());
   TrainLog log(options, options.batch);
   const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
@@ -123,7 +133,8 @@ TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& dat
     while (!is_over()) {
       timer.begin_step(global_steps);
       straggler.begin_work();
-      const double loss = examples.run(rows, steps % kTimedBatches == 0 ? &timed : nullptr);
+      PhaseSeconds* const phases = steps % kTimedBatches == 0 ? &timed : nullptr;
+      const double loss = on_gpu ? on_gpu->run(phases) : on_cpu->run(rows, phases);
       timer.end(work_seconds, "batch");
       if (straggler.is_one()) {
         const bool goes_on = straggler.slow_down(is_over);
@@ -131,11 +142,9 @@ TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& dat
         if (!goes_on) break;
       }
       if (options.is_observed(global_steps)) {
-        options.observer->observe({.step = global_steps,
-                                   .steps = steps,
-                                   .examples = steps * options.batch,
-                                   .loss = loss,
-                                   .gradients = {{model.table().name, examples.last_gradients()}}});
+        StepView values{.step = global_steps, .steps = steps, .examples = steps * options.batch, .loss = loss};
+        if (on_cpu) values.gradients = {{model.table().name, on_cpu->last_gradients()}};
+        options.observer->observe(values);
         timer.begin();
       }
       global_steps = worker.step();
@@ -150,13 +159,14 @@ TrainTotals train_rows(Worker& worker, SparseModel& model, const SparseData& dat
   totals.is_interrupted = log.is_stop_requested();
   share_out(timed, work_seconds, totals.phases);
   log.finish(totals);
+  if (on_gpu) totals.gpu = on_gpu->report();
   return totals;
 }
 
 }  // namespace
 
-TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                         const SparseTrainOptions& options, std::optional<Variable>* table) {
+SparseResult train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                          const SparseTrainOptions& options, std::optional<Variable>* table) {
   const JobConfig& config = worker.config();
   check_job(config);
   VariableSpec spec;
@@ -177,8 +187,8 @@ TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& d
   return train_rows(worker, model, data, part, options, ServerRows{worker, variable});
 }
 
-TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                        const SparseTrainOptions& options, const TableOptions& rows, std::optional<Table>* table) {
+SparseResult train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, const TableOptions& rows, std::optional<Table>* table) {
   const JobConfig& config = worker.config();
   check_job(config);
   TableSpec spec;

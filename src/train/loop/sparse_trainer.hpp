@@ -1,7 +1,8 @@
 // The training loop for models of sparse examples: as a worker of a job, and standalone.
 //
 // A global step is a batch. Within it, each example is pulled, its gradient computed and pushed individually, as in the
-// Hogwild! paper (Niu et al. 2011, algorithm 1), or `combine` of them at once. Both run on the calling thread.
+// Hogwild! paper (Niu et al. 2011, algorithm 1), or `combine` of them at once. Both run on the calling thread, which
+// computes the gradients, or has a GPU compute them (gpu_examples.hpp).
 #pragma once
 
 #include <cstddef>
@@ -16,6 +17,7 @@
 #include "train/data/sparse/sparse_stream.hpp"
 #include "train/log/straggler.hpp"
 #include "train/log/train_log.hpp"
+#include "train/loop/gpu_place.hpp"
 #include "train/models/sparse/sparse_model.hpp"
 
 namespace ps_shm::train {
@@ -29,6 +31,7 @@ struct SparseTrainOptions : TrainHooks {
   std::optional<float> factor_l2;     // for the factors of mf and fm; none: the optimizer's l2
   DType dtype = DType::kFloat32;      // of the rows that the job has
   Delay delay;                        // simulates a straggler: between a batch's last push and its step
+  std::optional<GpuPlace> gpu;        // of a worker of a job: it computes there; none: on the CPU
 };
 
 // The table by key of a model of keyed data.
@@ -42,17 +45,21 @@ struct TableOptions {
   bool operator==(const TableOptions&) const = default;
 };
 
+struct SparseResult : TrainTotals {
+  std::optional<GpuReport> gpu;
+};
+
 // Trains as a worker of its job, until that is finished or a stop is requested; `table` gets the table's variable.
 // Throws Error in sync mode, with optimizer add, and if the job has a different variable of the table's name, or
 // trains on keyed data.
-TrainTotals train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                         const SparseTrainOptions& options, std::optional<Variable>* table = nullptr);
+SparseResult train_sparse(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                          const SparseTrainOptions& options, std::optional<Variable>* table = nullptr);
 
 // The same on keyed data, with the rows in a table by key. Throws Error in sync mode, with optimizer add, and if the job
 // has a different table of the model's name, or trains on data with ids.
-TrainTotals train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
-                        const SparseTrainOptions& options, const TableOptions& rows,
-                        std::optional<Table>* table = nullptr);
+SparseResult train_keyed(Worker& worker, SparseModel& model, const SparseData& data, const SparsePart& part,
+                         const SparseTrainOptions& options, const TableOptions& rows,
+                         std::optional<Table>* table = nullptr);
 
 // The metrics of a model with its rows in a table by key, on keyed data.
 SparseMetrics evaluate(SparseModel& model, Table& table, const SparseData& data, const SparsePart& part);
