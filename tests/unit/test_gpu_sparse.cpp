@@ -2,6 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -10,6 +14,7 @@
 
 #include <doctest/doctest.h>
 
+#include "support/folder.hpp"
 #include "support/gpu_training.hpp"
 #include "support/rule_reference.hpp"
 #include "train/loop/sparse_trainer.hpp"
@@ -149,6 +154,27 @@ TEST_CASE("gpu sparse: a GPU that cannot read shared memory does the same, by co
   check_same(run(config, *model, data, options), expected);
 }
 
+TEST_CASE("gpu sparse: examples without features, and batches of them, are as on a CPU") {
+  const test::Folder folder;
+  for (const char* text : {"3\n2\n3\n3\n2 2:1\n", "3 1:0.5 3:1\n2\n3 2:1 3:-2\n2 1:1\n3\n"})
+    for (const bool has_bias : {false, true})
+      for (const std::size_t combine : {1, 2, 5}) {
+        CAPTURE(text);
+        CAPTURE(has_bias);
+        CAPTURE(combine);
+        const SparseData data = SparseData::read(folder.write("examples", text), {});
+        const auto model = make_sparse_model("logistic", data.info(), {.bias = has_bias});
+        SparseTrainOptions options;
+        options.batch = 5;
+        options.combine = combine;
+        const JobConfig config = config_of(UpdateRule::kAdagrad, 7);
+        const Run expected = run(config, *model, data, options);
+        Box box;
+        options.gpu = box.place();
+        check_same(run(config, *model, data, options), expected);
+      }
+}
+
 TEST_CASE("gpu sparse: rows by key do the same, while the table grows") {
   std::vector<std::uint64_t> keys(200);
   std::iota(keys.begin(), keys.end(), 0);
@@ -168,6 +194,63 @@ TEST_CASE("gpu sparse: rows by key do the same, while the table grows") {
       options.gpu = box.place();
       check_same(run(config, *model, data, options, keys), expected);
     }
+}
+
+TEST_CASE("gpu sparse: gradients are of the rows that the CPU has copied, where rows have moved during a pull") {
+  const SparseData data = read(kFeatures, true);
+  const auto model = make_sparse_model("logistic", data.info(), {});
+  std::vector<std::uint64_t> keys(200);
+  std::iota(keys.begin(), keys.end(), 0);
+
+  // Between two steps, or during the pull of the second one, another worker makes the rows anew, with other values.
+  struct Mover final : StepObserver {
+    std::function<void()> act;
+    bool wants(std::uint64_t step) override { return step == 2; }
+    void observe(const StepView&) override { act(); }
+  };
+  const auto train = [&](Box* box) {
+    JobConfig config = config_of(UpdateRule::kAdagrad, 5);
+    config.workers = 2;
+    Server server(config);
+    Worker worker(test::member(config, 0)), other(test::member(config, 1));
+    std::optional<Table> others;
+    const auto move_rows = [&] {
+      if (!others) others = other.table(JobView(config.job).tables().at(0).spec);
+      std::vector<float> values(keys.size());
+      const auto found = std::make_unique<bool[]>(keys.size());
+      others->pull(keys, values, {found.get(), keys.size()});
+      std::vector<std::uint64_t> there;
+      std::copy_if(keys.begin(), keys.end(), std::back_inserter(there), [&](std::uint64_t key) { return found[key]; });
+      others->evict(there);
+      std::vector<float> moved(there.begin(), there.end());
+      for (float& value : moved) value *= 0.02F;
+      others->assign(there, moved);
+    };
+    Mover mover;
+    bool has_moved = false;
+    mover.act = [&] {
+      if (box == nullptr) return move_rows();
+      box->cuda.during_keys = [&](const on_cpu::Noted& one) {
+        if (has_moved || one.access != on_cpu::Access::kLoad || one.bytes != sizeof(float)) return;
+        has_moved = true;
+        move_rows();
+      };
+    };
+    SparseTrainOptions options;
+    options.batch = options.combine = 20;
+    options.observer = &mover;
+    if (box != nullptr) options.gpu = box->place();
+    std::optional<Table> table;
+    const SparseResult result = train_keyed(worker, *model, data, kPart, options, {.max_rows = 300}, &table);
+    if (box != nullptr) CHECK(result.gpu->rows->bounced_rows > 0);
+    std::vector<float> values(keys.size());
+    table->pull(keys, values);
+    return values;
+  };
+  const std::vector<float> expected = train(nullptr);
+  Box box;
+  const std::vector<float> found = train(&box);
+  for (std::size_t i = 0; i < keys.size(); ++i) CHECK(found[i] == doctest::Approx(expected[i]).epsilon(1e-4));
 }
 
 TEST_CASE("gpu sparse: workers on a GPU and on a CPU train one table") {

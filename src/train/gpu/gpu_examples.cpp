@@ -115,14 +115,14 @@ class ExamplesOn final : public GpuExamples {
       return parts_.model.touched(example);
   }
 
-  // One copy. Requires: the stream is idle.
+  // In one copy; the arrays of larger elements come first, so each is aligned. Requires: the stream is idle.
   void upload() {
     const std::size_t bytes =
         bytes_of(begins_) + bytes_of(ids_) + bytes_of(x_) + bytes_of(scales_) + bytes_of(targets_);
     reserve(staging_, bytes), reserve(input_, bytes);
     std::size_t used = 0;
     const auto put = [&]<class T>(const std::vector<T>& values) {
-      if (!values.empty()) std::memcpy(staging_.on_host() + used, values.data(), values.size() * sizeof(T));
+      if (!values.empty()) std::memcpy(staging_.on_host() + used, values.data(), bytes_of(values));
       const auto* const there = reinterpret_cast<const T*>(input_.on_device() + used);
       used += bytes_of(values);
       return there;
@@ -153,11 +153,9 @@ class ExamplesOn final : public GpuExamples {
     }
   }
 
-  // With what keeps the next array aligned.
   template <class T>
   static std::size_t bytes_of(const std::vector<T>& values) {
-    constexpr std::size_t kAlignment = sizeof(std::uint64_t);
-    return (values.size() * sizeof(T) + kAlignment - 1) / kAlignment * kAlignment;
+    return values.size() * sizeof(T);
   }
 
   // With some to spare, as examples have different lengths.
