@@ -12,6 +12,10 @@ constexpr double kMicroseconds = 1e6;
 }  // namespace
 
 nlohmann::ordered_json to_json(const train::GpuReport& report) {
+  if (const std::optional<GpuRowTransfers>& rows = report.rows)
+    return {{"device", report.device}, {"strategy", rows->strategy},       {"registered_bytes", rows->registered_bytes},
+            {"pulls", rows->pulls},    {"pulled_rows", rows->pulled_rows}, {"bounced_rows", rows->bounced_rows},
+            {"pushes", rows->pushes},  {"given_rows", rows->given_rows},   {"sent_rows", rows->sent_rows}};
   const GpuTransfers& transfers = report.transfers;
   nlohmann::ordered_json json = {{"device", report.device},
                                  {"strategy", transfers.strategy},
@@ -36,6 +40,10 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
 }
 
 std::string to_text(const train::GpuReport& report) {
+  if (const std::optional<GpuRowTransfers>& rows = report.rows)
+    return fmt::format("GPU {}: {}; {:.1f} MiB registered; {} rows pulled, {} gradients of rows pushed as {}",
+                       report.device, rows->strategy, double(rows->registered_bytes) / (1 << 20), rows->pulled_rows,
+                       rows->given_rows, rows->sent_rows);
   const GpuTransfers& transfers = report.transfers;
   std::string text =
       fmt::format("GPU {}: {}, applied by {}; {:.1f} MiB registered in {}", report.device, transfers.strategy,

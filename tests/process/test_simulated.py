@@ -31,6 +31,35 @@ class WithIt(support.ProcessTest):
                             "simulated,2:cpu")
         self.assertEqual((found["value_min"], found["value_max"]), (150, 150))
 
+    def test_a_sparse_model_comes_to_the_results_of_the_cpu(self):
+        for model, source in (("logistic", "zipf:200x600x8"), ("svm", "zipf:200x600x8"), ("mf", "ratings:60x40x1500"),
+                              ("fm", "ratings:60x40x1500"), ("fm", "zipf:200x600x8")):
+            for keyed in ((), ("--keyed",)):
+                options = ("--model", model, "--data", source, "--workers", 1, "--combine", 30, "--l2", 1e-3,
+                           "--epochs", 5, *keyed)
+                with self.subTest(options):
+                    on_cpu, on_gpu = self.launch(*options), self.launch(*options, "--device", "simulated")
+                    for metric in "test_loss", "training_loss", *({"test_accuracy", "test_rmse"} & set(on_cpu)):
+                        self.assertAlmostEqual(on_gpu[metric], on_cpu[metric], places=4)
+                    self.assertEqual(on_gpu["steps"], on_cpu["steps"])
+                    gpu = on_gpu["per_worker"][0]["gpu"]
+                    self.assertEqual(gpu["pulls"], gpu["pushes"])
+                    self.assertLess(0, gpu["sent_rows"])
+                    self.assertNotIn("gpu", on_cpu["per_worker"][0])
+
+    def test_sparse_workers_train_beside_one_on_the_cpu(self):
+        found = self.launch("--model", "logistic", "--combine", 50, "--device", "simulated,2:cpu", "--epochs", 3)
+        self.assertGreater(found["test_accuracy"], 0.75)
+        self.assertEqual(["gpu" in worker for worker in found["per_worker"]], [True, True, False])
+
+    def test_what_a_gpu_does_not_do_is_refused(self):
+        for options, reason in ((("--wire", "bf16"), "--wire: not used by model logistic"),
+                                (("--no-stream-waits",), "--no-stream-waits: not used by model logistic"),
+                                (("--keyed", "--dtype", "bfloat16"), "only for workers on the CPU")):
+            with self.subTest(options):
+                self.assert_fails(2, support.run("launch_shm", "--model", "logistic", "--device", "simulated", *options),
+                                  reason)
+
     def test_it_is_not_taken_for_a_gpu(self):
         self.start_ps("--workers", 1, "--steps", 200)
         got = support.run("worker_shm", "--job", self.job, "--device", "cuda", "--data", "digits")

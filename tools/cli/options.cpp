@@ -311,7 +311,6 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       throw Error("--summary-dir: model count has no loss and no gradients; give it to the ps");
     complete_training(line, settings.training);
     check_on_nan(settings.training, settings.checkpoint);
-    check_sparse_device(settings.training, settings.device);
     check_dtype(settings.training, settings.device);
     if (settings.standalone && settings.training.dtype != DType::kFloat32)
       throw Error("--dtype: a process without a ps trains in float32; leave --standalone out");
@@ -334,12 +333,8 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
     throw Error(fmt::format("--layout versioned: the rows of model {} are updated in place; choose --layout inplace",
                             settings.training.model));
   complete_sparse_job(line, settings.training, settings.ps.job);
-  check_sparse_device(settings.training, settings.device);
   check_dtype(settings.training, settings.device);
-  for (const auto& [rank, device] : settings.device_of_rank) {
-    check_sparse_device(settings.training, device);
-    check_dtype(settings.training, device);
-  }
+  for (const auto& [rank, device] : settings.device_of_rank) check_dtype(settings.training, device);
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);

@@ -31,7 +31,7 @@ constexpr std::pair<const char*, const char*> kNeedLearning[] = {
     {"trace", "has no phases"},
     {"record", "adds ones, whose sum is the same in any order"},
 };
-constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "no-stream-waits"};
+constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "no-stream-waits", "wire"};
 // What is not possible with --keyed, and why.
 constexpr const char* kKeysAsTheyAre = "features are taken by their own numbers";
 constexpr const char* kNoSnapshots = "a table by key has no snapshots; the model is evaluated at the end";
@@ -179,11 +179,6 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
   const train::ModelRow& row = train::model_row(training.model);
   optimizer.rule = row.default_rule;
   if (!optimizer.learning_rate) optimizer.learning_rate = row.default_learning_rate;
-}
-
-void check_sparse_device(const TrainingSettings& training, const device::DeviceChoice& device) {
-  if (training.is_sparse() && device.must_be_gpu())
-    throw Error(fmt::format("--device: model {} computes on the CPU; choose --device cpu", training.model));
 }
 
 }  // namespace ps_shm::tools

@@ -18,7 +18,4 @@ void complete_training(const CommandLine& line, TrainingSettings& training);
 // For a sparse model, in the program that determines the job's settings. Throws Error.
 void complete_sparse_job(const CommandLine& line, const TrainingSettings& training, JobConfig& job);
 
-// Throws Error if a sparse model is to be trained on a GPU.
-void check_sparse_device(const TrainingSettings& training, const device::DeviceChoice& device);
-
 }  // namespace ps_shm::tools

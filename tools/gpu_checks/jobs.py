@@ -90,8 +90,11 @@ def compare_accuracies(report, tools, mnist, quick):
     sets = {"digits": (("--data", "digits", "--steps", steps), 0.02)}
     if mnist:
         sets["mnist"] = ((*TUTORIAL, "--data", mnist, "--steps", steps), 0.01)
+    for model in ("logistic", "svm"):
+        sets[model] = (("--model", model, "--combine", 100), 0.03)
+        sets[f"{model}, keyed"] = (("--model", model, "--combine", 100, "--keyed"), 0.03)
     for name, (arguments, tolerance) in sets.items():
-        for mode in ("async", "sync"):
+        for mode in ("async",) if "--combine" in arguments else ("async", "sync"):  # rows have no steps in common
             of = {}
             for device in ("cpu", "cuda"):
                 run = launch(tools, *arguments, "--mode", mode, "--seed", 1, "--device", device, seconds=400)

@@ -12,13 +12,10 @@
 #include "common/children.hpp"
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
-#include "device/probe.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/worker.hpp"
-#include "report/gpu_summary.hpp"
 #include "report/summary.hpp"
-#include "train/gpu/choose_gpu.hpp"
 #include "train/loop/count_model.hpp"
 #include "train/loop/trainer.hpp"
 #include "worker_shm/evaluation.hpp"
@@ -78,21 +75,6 @@ int train_alone(const WorkerSettings& settings) {
   return checkpoints.has_lost_last() ? tools::kFailed : 0;
 }
 
-// From here on the process runs near its GPU, if it has one.
-std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
-                                            std::uint32_t rank) {
-  if (settings.training.dtype != DType::kFloat32) return std::nullopt;  // also with auto: a GPU has float32
-  std::string log;
-  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, log);
-  if (place) place->stream_waits = !settings.training.no_stream_waits;
-  if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
-  return place;
-}
-
-void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu) {
-  if (gpu) say(settings, fmt::format("{}: {}", who, report::to_text(*gpu)));
-}
-
 int count(Worker& worker, const WorkerSettings& settings, std::optional<train::GpuPlace> place) {
   const std::string who = fmt::format("worker {}", worker.rank());
   train::CountOptions options;
@@ -109,7 +91,7 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
   if (settings.json)
     write_out(report::worker_json(worker, result.began_unix, result.seconds, true, {}, result.gpu) + "\n");
   worker.leave();
-  say_gpu(settings, who, result.gpu);
+  tools::say_gpu(settings, who, result.gpu);
   say(settings, fmt::format("{}: {}after {} adds in {}, {} = {}", who, result.is_interrupted ? "interrupted " : "",
                             result.steps, report::duration(result.seconds), train::kCountVariable,
                             to_text(report::CountedValues(result.values))));
@@ -122,7 +104,7 @@ int train_in_job(const WorkerSettings& settings) {
   const std::unique_ptr<train::SpanLog> trace = tools::trace_of(settings);
   Worker worker = tools::join(settings, trace.get());
   const std::string who = fmt::format("worker {}", worker.rank());
-  std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
+  std::optional<train::GpuPlace> place = tools::choose_place(settings, who, worker.rank());
   if (settings.together) worker.wait_for_workers();
   if (!data) return count(worker, settings, std::move(place));
 
@@ -139,7 +121,7 @@ int train_in_job(const WorkerSettings& settings) {
   if (settings.json)
     write_out(report::worker_json(worker, result.began_unix, result.seconds, false, result.phases, result.gpu) + "\n");
   worker.leave();  // no one must wait for the evaluation
-  say_gpu(settings, who, result.gpu);
+  tools::say_gpu(settings, who, result.gpu);
   if (result.is_interrupted) return tools::interrupted(settings, who, result);
   if (worker.is_chief() && !settings.quiet) {
     const train::Metrics test = model->evaluate(result.parameters.values(), data->test);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/output.hpp"
@@ -84,14 +85,16 @@ int train_sparse_in_job(const WorkerSettings& settings) {
   if (!read_first) read_first.emplace(settings.training, may_test, &worker);
   const SparseSetup& setup = *read_first;
   const std::string who = fmt::format("worker {}", worker.rank());
+  std::optional<train::GpuPlace> place = choose_place(settings, who, worker.rank());
   if (settings.together) worker.wait_for_workers();
   std::optional<Variable> variable;
   std::optional<Table> table;
   train::SparseTrainOptions options = train_options(settings, setup, who);
+  options.gpu = std::move(place);
   options.trace = trace.get();
   std::optional<TrainingSummaries> summaries = training_summaries(settings, worker.rank());
   options.observer = summaries ? &*summaries : nullptr;
-  const train::TrainTotals totals =
+  const train::SparseResult totals =
       sparse.keyed ? train::train_keyed(worker, setup.model(), setup.data(), setup.part(), options, sparse.table, &table)
                    : train::train_sparse(worker, setup.model(), setup.data(), setup.part(), options, &variable);
   if (summaries) summaries->finish(totals);
@@ -101,15 +104,15 @@ int train_sparse_in_job(const WorkerSettings& settings) {
     keyed = report::KeyedResult{setup.evaluate(*table), statistics};
   }
   if (settings.json)
-    write_out(
-        report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, std::nullopt, keyed) +
-        "\n");
+    write_out(report::worker_json(worker, totals.began_unix, totals.seconds, false, totals.phases, totals.gpu, keyed) +
+              "\n");
   std::vector<float> values;
   if (variable && tells && worker.is_chief() && !totals.is_interrupted) {
     values.resize(variable->element_count());
     worker.pull(*variable, values);
   }
   worker.leave();  // no one must wait for the evaluation
+  say_gpu(settings, who, totals.gpu);
   if (totals.is_interrupted) return interrupted(settings, who, totals);
   std::optional<report::Metrics> test;
   if (tells && keyed) test = keyed->test;

@@ -10,7 +10,9 @@
 #include "common/summaries.hpp"
 #include "common/warm_start.hpp"
 #include "ps_shm/errors.hpp"
+#include "report/gpu_summary.hpp"
 #include "report/progress.hpp"
+#include "train/gpu/choose_gpu.hpp"
 
 namespace ps_shm::tools {
 
@@ -84,6 +86,20 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   Worker worker = join_as(options, settings.rank_variable);
   if (trace != nullptr) trace->begin_worker(worker.rank());
   return worker;
+}
+
+std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
+                                            std::uint32_t rank) {
+  if (settings.training.dtype != DType::kFloat32) return std::nullopt;  // also with auto: a GPU has float32
+  std::string log;
+  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, log);
+  if (place) place->stream_waits = !settings.training.no_stream_waits;
+  if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
+  return place;
+}
+
+void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu) {
+  if (gpu) say(settings, fmt::format("{}: {}", who, report::to_text(*gpu)));
 }
 
 void begin_with_file(const WorkerSettings& settings, const std::string& who,

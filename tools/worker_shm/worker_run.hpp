@@ -1,7 +1,9 @@
 // What all runs of worker_shm share: output, signals, and joining.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -9,6 +11,7 @@
 #include "ps_shm/worker.hpp"
 #include "report/summary.hpp"
 #include "train/log/train_log.hpp"
+#include "train/loop/gpu_place.hpp"
 #include "train/models/dense/model.hpp"
 
 namespace ps_shm::tools {
@@ -27,6 +30,13 @@ void print_report(const WorkerSettings& settings, const report::RunReport& run);
 
 // Reports what an interrupted worker has reached. Returns its exit code.
 int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals);
+
+// The GPU of the worker of this rank, near which the process runs from here on; none: it computes on the CPU. Throws
+// Error if there is none and one is required.
+std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who, std::uint32_t rank);
+
+// What has been done on the GPU; nothing without one.
+void say_gpu(const WorkerSettings& settings, const std::string& who, const std::optional<train::GpuReport>& gpu);
 
 // Where the files of --summary-dir and --trace are; nothing with --json, which launch_shm gives to its workers.
 void say_places(const WorkerSettings& settings);
