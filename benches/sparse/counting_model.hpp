@@ -24,7 +24,8 @@ class CountingModel : public train::SparseModel {
     return 0.0F;
   }
   float score(const train::SparseExample&, const float*) final { return 0.0F; }
-  float loss(float, float) const final { return 0.0F; }
+  kernels::SparseForm form() const final { return {}; }
+  float target(float label) const final { return label; }
   bool is_classifier() const final { return false; }
   bool gives_probabilities() const final { return false; }
   bool is_positive(float) const final { return false; }
