@@ -96,8 +96,6 @@ class Usage(ProcessTest):
                                (("--lr-staleness",), ("--lr-staleness",)),
                                (("--weight-decay", "--l2"), ("--weight-decay", "0.1")),
                                (("--lr-schedule", "ftrl", "constant"), ("--optimizer", "ftrl", "--lr-schedule", "epoch:0.9")),
-                               (("--device", "--device cpu"), ("--device", "cuda")),
-                               (("--device", "--device cpu"), ("--device", "cpu,1:cuda:0")),
                                (("--factors", "mf or fm"), ("--factors", "4")),
                                (("--test-share", "--test-data"), ("--test-data", "x", "--test-share", "0.1")),
                                (("--test-share", "less than 1"), ("--test-share", "1")),

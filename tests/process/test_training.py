@@ -150,9 +150,9 @@ class BFloat16(ProcessTest):
             support.run("inspect_shm", "rm", "--job", self.job, "--force")
 
     def test_what_is_not_possible_is_refused(self):
-        for more, says in ((("--device", "simulated"), "choose --device cpu"),
-                           (("--standalone",), "a process without a ps trains in float32")):
-            code, _, err = support.run("launch_shm", "--dtype", "bfloat16", *more)
+        for program, more, says in (("launch_shm", ("--device", "simulated"), "choose --device cpu"),
+                                    ("worker_shm", ("--standalone",), "a process without a ps trains in float32")):
+            code, _, err = support.run(program, "--dtype", "bfloat16", *more)
             self.assertEqual(code, 2, err)
             self.assertIn(says, err)
 
