@@ -192,6 +192,23 @@ MUTANTS = {
              "    return pushes(block);"),
         ],
     },
+    "rows_bfloat16_same_bits": {
+        "breaks": "All pushes of a row of bfloat16 are rounded by the same random bits.",
+        "rule": "inplace.P7",
+        "tests": ['bfloat16_rows "rows of bfloat16: the mean of many*"'],
+        "file": "src/worker/row_access.cpp",
+        "changes": [("shm::rounding_of_row(seed, id, rank_, pushes)", "shm::rounding_of_row(seed, id, rank_, pushes * 0)")],
+    },
+    "inplace_bfloat16_adds_to_nearest": {
+        "breaks": "What is added to a variable of bfloat16 is rounded to nearest.",
+        "rule": "inplace.P7",
+        "tests": ['bfloat16_rows "rows of bfloat16: the mean of many*"'],
+        "file": "src/worker/inplace_state.cpp",
+        "changes": [
+            ("    if (how == update::Change::kAdd)\n"
+             "      return part.inplace->push_block(block, values, Adds::kExact, change, rounded(part, block));\n", ""),
+        ],
+    },
     "scalar_uncounted": {
         "breaks": "A push of a scalar is not counted.",
         "rule": "inplace.P4",
