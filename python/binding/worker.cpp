@@ -3,19 +3,15 @@
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstring>
-#include <variant>
 
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
 #include "settings.hpp"
-#include "update/bytes.hpp"
-#include "update/dtypes.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -34,131 +30,6 @@ SharedRank join(const std::string& job, const std::string& group, std::optional<
                  .log = tell});
   const std::string what = fmt::format("worker {} of job '{}'", worker.rank(), job);
   return shared_unless_inherited(std::make_unique<Rank>(what, std::move(worker)));
-}
-
-// A variable's initial values: an array, a number, or a function that fills an array.
-struct Initial {
-  explicit Initial(nb::handle given, const std::string& name) {
-    if (given.is_none()) return;
-    if (PyFloat_Check(given.ptr()) || PyLong_Check(given.ptr()))
-      number = nb::cast<float>(given);
-    else if (PyCallable_Check(given.ptr()) != 0 && !nb::hasattr(given, "__dlpack__"))
-      function = nb::borrow(given);
-    else
-      array.emplace(given, Use::kRead, fmt::format("variable '{}': init", name));
-  }
-
-  // Called without the interpreter's lock.
-  void fill(const VariableSpec& spec, std::span<float> out) const {
-    if (array) {
-      std::memcpy(out.data(), array->bytes().data(), array->bytes().size());
-    } else if (function) {
-      with_python([&] {
-        const DType dtype = array_dtype(spec);
-        const nb::object values = new_array(dtype, spec.shape);  // separate memory: the function may keep it
-        const Array array(values, Use::kWrite, fmt::format("variable '{}': init", spec.name));
-        std::fill(array.bytes().begin(), array.bytes().end(), std::byte{0});
-        function(values);
-        update::fill_bytes(bytes_of_values(spec, out), spec.dtype, dtype, [&](std::span<float> floats) {
-          std::memcpy(floats.data(), array.bytes().data(), array.bytes().size());
-        });
-      });
-    } else if (number) {
-      update::fill_bytes(bytes_of_values(spec, out), spec.dtype, array_dtype(spec),
-                         [&](std::span<float> floats) { std::fill(floats.begin(), floats.end(), *number); });
-    }
-  }
-
-  // What functions fill: float32 also for bfloat16, to which it is rounded.
-  static DType array_dtype(const VariableSpec& spec) noexcept {
-    return update::takes_gradients(spec.dtype) ? DType::kFloat32 : spec.dtype;
-  }
-  static std::span<std::byte> bytes_of_values(const VariableSpec& spec, std::span<float> out) {
-    return std::as_writable_bytes(out).first(spec.element_count() * bytes_of(spec.dtype));
-  }
-
-  std::optional<Array> array;
-  std::optional<float> number;
-  nb::object function;
-};
-
-VariableSpec specify(const std::string& name, const Initial& init, const std::optional<Shape>& shape,
-                     const std::optional<std::string>& dtype, const std::optional<std::string>& rule,
-                     const std::optional<std::string>& layout, float regularize, float lr_scale) {
-  VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize, .rate_scale = lr_scale};
-  if (shape) spec.shape = *shape;
-  if (dtype) spec.dtype = dtype_of(*dtype);
-  if (init.array) {
-    if (!shape) spec.shape = init.array->shape();
-    if (!dtype) spec.dtype = init.array->dtype();
-    init.array->require(spec.dtype, spec.shape, fmt::format("variable '{}': init", name));
-  }
-  if (init.number && !update::takes_gradients(spec.dtype))
-    throw nb::type_error(
-        fmt::format("variable '{}': a number is for float32 and bfloat16; pass init as an array", name).c_str());
-  if (rule) spec.rule = rule_of(*rule);
-  if (layout) spec.layout = layout_of(*layout);
-  return spec;
-}
-
-// A variable that another worker declares.
-NamedVariable existing_variable(const WorkerHandle& self, const std::string& name, double wait) {
-  std::optional<Variable> found;
-  {
-    const Turn turn(*self.rank);
-    found = self.use().variable(name, wait);
-  }
-  return {self.rank, *found, shape_in_job(self.use().config().job, name)};
-}
-
-nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, std::optional<Shape> shape,
-                    std::optional<std::string> dtype, std::optional<std::string> rule,
-                    std::optional<std::string> layout, float regularize, float lr_scale, double wait) {
-  if (init.is_none() && !shape) return nb::cast(existing_variable(self, name, wait));
-  const Initial initial(init, name);
-  const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize, lr_scale);
-  std::optional<Variable> made;
-  {
-    const Turn turn(*self.rank);
-    made = self.use().variable(spec, [&](std::span<float> out) { initial.fill(spec, out); });
-  }
-  return nb::cast(NamedVariable{self.rank, *made, spec.shape});
-}
-
-nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vector<std::string>> given,
-                     std::optional<std::string> rule, std::optional<std::string> layout, nb::object regularize,
-                     std::optional<nb::dict> lr_scale, double wait) {
-  std::vector<NamedVariable> named;
-  if (const auto* names = std::get_if<std::vector<std::string>>(&given)) {
-    for (const std::string& name : *names) named.push_back(existing_variable(self, name, wait));
-    return make_bundle(std::move(named));
-  }
-  const auto& arrays = std::get<nb::dict>(given);
-  const auto regularized = [&](nb::handle name) {
-    if (PyBool_Check(regularize.ptr())) return nb::cast<bool>(regularize) ? 1.0F : 0.0F;
-    if (!nb::cast<bool>(regularize.attr("__contains__")(name))) return 0.0F;
-    return nb::isinstance<nb::dict>(regularize) ? nb::cast<float>(regularize[name]) : 1.0F;
-  };
-  std::vector<Initial> initials;
-  std::vector<VariableSpec> specs;
-  for (const auto& [key, array] : arrays) {
-    const auto name = nb::cast<std::string>(key);
-    initials.emplace_back(array, name);
-    if (!initials.back().array)
-      throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());
-    const DType dtype = initials.back().array->dtype();
-    const bool is_trained = update::takes_gradients(dtype);
-    specs.push_back(specify(name, initials.back(), {}, {}, is_trained ? rule : std::nullopt,
-                            is_trained ? layout : std::nullopt, is_trained ? regularized(key) : 0.0F,
-                            lr_scale && lr_scale->contains(key) ? nb::cast<float>((*lr_scale)[key]) : 1.0F));
-  }
-  std::vector<Variable> made;
-  {
-    const Turn turn(*self.rank);
-    made = self.use().variables(specs, [&](std::size_t i, std::span<float> out) { initials[i].fill(specs[i], out); });
-  }
-  for (std::size_t i = 0; i < made.size(); ++i) named.push_back({self.rank, made[i], specs[i].shape});
-  return make_bundle(std::move(named));
 }
 
 // Precedes the elements in the shared block, and describes the array.
@@ -281,78 +152,6 @@ Raises:
           },
           "Whether the job was ended before its last step, for example by Server.close(). Wait-free.");
   return type;
-}
-
-void add_variables(nb::class_<WorkerHandle>& type) {
-  type.def(
-          "variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
-          "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
-          "lr_scale"_a = 1.0F, "wait"_a = 10.0,
-          nb::sig(
-              "def variable(self, name: str, init: Array | float | "
-              "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
-              "collections.abc.Sequence[int] | None "
-              "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
-              "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
-          R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
-
-All workers must declare a variable alike. One worker initialises it; the others wait for that, and one of them takes
-over if the initialiser dies. In a job that begins with a checkpoint, the values come from there instead.
-
-    w = worker.variable("w", numpy.ones((100, 10), "float32"))
-    table = worker.variable("table", shape=(1000, 8), layout="inplace", rule="adagrad")
-    w = worker.variable("w")                    # as another worker declares it
-
-Args:
-    name: 1 to 127 characters of [A-Za-z0-9_.:/-].
-    init: the initial values. An array also gives shape and dtype. A number, for float32 only, is the value of every
-        element. A function is called with a NumPy array of zeros, which it fills; every worker's function should
-        produce the same values. None: zeros if `shape` is given; otherwise the variable is one that another worker
-        declares.
-    shape: the extents of at most 8 axes. None: the shape of the array `init`, otherwise () for a scalar.
-    dtype: the type of the elements, such as "int64". None: the dtype of the array `init`, otherwise "float32".
-        Gradients apply to float32 and bfloat16 only; a variable of another type has rule add. The layout of types
-        other than float32 is versioned. bfloat16 takes half the memory of float32. Its gradients and its optimizer
-        state are of float32, and each update rounds its results stochastically: on average nothing is lost.
-    rule: the update rule: add, sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl or rowwise_adagrad. None:
-        the job's optimizer.
-    layout: versioned or inplace. None: the job's layout.
-    regularize: multiplies the job's l2, l1 and weight_decay for this variable. 0: they do not apply to it.
-    lr_scale: multiplies the job's learning rate for this variable.
-    wait: without `init` and `shape`, how long to wait for another worker to declare the variable, and then to
-        initialise it, in seconds. 0: no limit.
-
-Raises:
-    Error: the variable exists with another specification, or the checkpoint is of another model (INCOMPATIBLE); no
-        worker has declared it in time (NOT_FOUND) or initialised it in time (TIMED_OUT); the specification is invalid
-        (INVALID_ARGUMENT); the job can have no more variables (EXHAUSTED); /dev/shm is full (NO_SPACE).
-    JobFinished: the job was ended.
-    TypeError, ValueError: `init` does not fit `shape` and `dtype`, or there is no such dtype.
-    Exceptions of the function `init` propagate, and the next worker initialises the variable.
-
-Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
-      .def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
-           "regularize"_a = false, "lr_scale"_a = nb::none(), "wait"_a = 10.0,
-           nb::sig("def variables(self, arrays: dict[str, A] | collections.abc.Sequence[str], *, rule: str | None = "
-                   "None, layout: str | None = "
-                   "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
-                   "dict[str, float] | None = None, wait: float = 10.0) -> Bundle"),
-           R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
-
-Args:
-    arrays: for each variable's name, an array with its initial values, which gives shape and dtype. Or only names, of
-        variables that other workers declare: then the rest but `wait` is of no meaning.
-    rule, layout, regularize: as for variable(). They apply to the float32 variables, and all but `layout` to those of
-        bfloat16. `regularize` may also be the
-        names of those to which l2, l1 and weight_decay apply, or a dict of factors by name.
-    lr_scale: factors of the learning rate by name; 1 for the others.
-    wait: with names, as for variable(), for each of them.
-
-Raises:
-    TypeError: initial values are not given as an array.
-    Otherwise as variable().
-
-Progress: as variable().)");
 }
 
 void add_steps(nb::class_<WorkerHandle>& type) {
@@ -496,7 +295,7 @@ nothing. In a forked child it has no effect.)")
 void add_worker(nb::module_& module) {
   add_staleness(module);
   nb::class_<WorkerHandle> type = add_facts(module);
-  add_variables(type);
+  add_declaring_methods(type);
   add_table_method(type);
   add_steps(type);
   add_waits_and_reports(type);

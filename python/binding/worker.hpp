@@ -85,6 +85,9 @@ void add_gpu(nb::module_& module);
 // How a bundle comes into being.
 nb::object make_bundle(std::vector<NamedVariable> variables);
 
+// Adds Worker.variable() and Worker.variables().
+void add_declaring_methods(nb::class_<WorkerHandle>& type);
+
 // Adds Worker.table().
 void add_table_method(nb::class_<WorkerHandle>& type);
 

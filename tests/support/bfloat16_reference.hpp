@@ -1,6 +1,9 @@
 // Rows of bfloat16 as they have to be: the float32 form of their rule, every number rounded behind each update.
 #pragma once
 
+#include <doctest/doctest.h>
+
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -14,6 +17,21 @@
 namespace ps_shm::test {
 
 inline float rounded(float value) { return update::BFloat16{update::rounded_to_nearest(value)}; }
+
+inline constexpr float kSmallStep = 1.0F / 1024;  // an eighth of the distance from 1 to the next bfloat16
+
+// Checks elements that began with 1 and have had so many changes by kSmallStep. Each rounds up with probability 1/8, by
+// 1/128: a variance of 7/64 / 128^2 for each element.
+inline void check_mean_of_small_steps(const std::vector<float>& values, int changes) {
+  double sum = 0;
+  for (const float value : values) {
+    sum += value;
+    REQUIRE(value < 1 + 20.0F / 128);  // after 40 changes 5 steps up on average, with a deviation of 2: each draws anew
+  }
+  const double count = double(values.size()), expected = 1 + changes * double(kSmallStep);
+  const double sigma = std::sqrt(changes * 7.0 / 64 / count) / 128;
+  CHECK(std::abs(sum / count - expected) < 5 * sigma);
+}
 
 class BFloat16Reference {
  public:

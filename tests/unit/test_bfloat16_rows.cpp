@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -205,9 +204,8 @@ TEST_CASE("rows of bfloat16: racy updates and several threads have the same bits
 TEST_CASE("rows of bfloat16: the mean of many small changes is that of float32, where rounding to nearest loses them") {
   constexpr std::uint64_t kRows = 500, kWidth = 8;
   constexpr int kPushes = 40;
-  constexpr float kStep = 1.0F / 1024;  // an eighth of the distance from 1 to the next bfloat16
   const Ids ids = ids_of_all(kRows);
-  const Floats up(kRows * kWidth, kStep), gradients(kRows * kWidth, -kStep / kRate);
+  const Floats up(kRows * kWidth, kSmallStep), gradients(kRows * kWidth, -kSmallStep / kRate);
   const std::vector<std::function<void(HalfJob&)>> ways = {
       [&](HalfJob& job) { job.worker.push_rows(job.variable, ids, gradients); },
       [&](HalfJob& job) { job.worker.push(job.variable, gradients); },
@@ -218,15 +216,7 @@ TEST_CASE("rows of bfloat16: the mean of many small changes is that of float32, 
     HalfJob job(row_config(UpdateRule::kSgd), {kRows, kWidth});
     static_cast<void>(job.worker.assign(job.variable, Floats(kRows * kWidth, 1.0F)));
     for (int round = 0; round < kPushes; ++round) ways[way](job);
-    double sum = 0;
-    for (const float value : job.pull()) {
-      sum += value;
-      REQUIRE(value < 1 + 20.0F / 128);  // 5 steps up on average, with a deviation of 2: each push draws anew
-    }
-    // Each push rounds up with probability 1/8, by 1/128: a variance of 7/64 / 128^2 for each element.
-    constexpr double kCount = double(kRows) * kWidth, kExpected = 1 + kPushes * double(kStep);
-    const double sigma = std::sqrt(kPushes * 7.0 / 64 / kCount) / 128;
-    CHECK(std::abs(sum / kCount - kExpected) < 5 * sigma);
+    check_mean_of_small_steps(job.pull(), kPushes);
   }
 }
 

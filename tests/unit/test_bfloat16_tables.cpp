@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -119,17 +118,8 @@ TEST_CASE(
   TableJob job(bfloat16_spec(kRows, kWidth), config);
   const Keys keys = some_keys(kRows);
   job.table.assign(keys, Floats(kRows * kWidth, 1.0F));
-  constexpr float kStep = 1.0F / 1024;  // an eighth of the distance from 1 to the next bfloat16
-  for (int round = 0; round < kPushes; ++round) job.push(keys, -kStep / kRate);
-  double sum = 0;
-  for (const float value : job.pull(keys)) {
-    sum += value;
-    REQUIRE(value < 1 + 20.0F / 128);  // 5 steps up on average, with a deviation of 2: each push draws anew
-  }
-  // Each push rounds up with probability 1/8, by 1/128: a variance of 7/64 / 128^2 for each element.
-  constexpr double kCount = double(kRows) * kWidth, kExpected = 1 + kPushes * double(kStep);
-  const double sigma = std::sqrt(kPushes * 7.0 / 64 / kCount) / 128;
-  CHECK(std::abs(sum / kCount - kExpected) < 5 * sigma);
+  for (int round = 0; round < kPushes; ++round) job.push(keys, -kSmallStep / kRate);
+  check_mean_of_small_steps(job.pull(keys), kPushes);
 }
 
 TEST_CASE("table of bfloat16: no push is lost, and none is applied twice, beside others") {
