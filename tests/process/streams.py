@@ -1,7 +1,13 @@
 """The output of a program some of whose lines have been read."""
+import re
 import subprocess
 import threading
 import time
+
+
+def without_waits(text):
+    """Without the lines that say once a second what a program waits for: how many there are depends on the machine."""
+    return re.sub(r"(?m)^.*\bwaiting (for|at) .*\n", "", text)
 
 
 def rest(process, timeout):

@@ -88,6 +88,11 @@ class Program:
         out, err = streams.rest(self.process, PATIENCE)
         return self.process.returncode, out, err
 
+    def finish_quietly(self):
+        """Without what it said while it waited."""
+        code, out, err = self.finish()
+        return code, out, streams.without_waits(err)
+
 
 @pytest.fixture
 def start():
