@@ -62,16 +62,18 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
           throw Error(fmt::format("job '{}' has {} workers already; start its ps_shm with more `max-workers`",
                                   options.job, job->ranks()),
                       ErrorCode::kExhausted);
-        case shm::JoinOutcome::kRankTaken:
-          if (!rank_wait.slice([] { return std::string(); }))
+        case shm::JoinOutcome::kRankTaken: {
+          const std::uint32_t taken_by = job->worker(*wanted).pid.load_relaxed();
+          reason = fmt::format("rank {} is taken by process {}", *wanted, taken_by);
+          if (!rank_wait.slice([&] { return reason; }))
             throw Error(
-                fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job,
-                            job->worker(*wanted).pid.load_relaxed(),
+                fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job, taken_by,
                             options.guest ? "a guest has the last rank: end the other guest, or start the job's ps_shm "
                                             "with more `max-workers`"
                                           : "choose another `rank`, or none"),
                 ErrorCode::kRankTaken);
           break;
+        }
         case shm::JoinOutcome::kJobRemoved:
           break;
       }
