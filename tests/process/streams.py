@@ -1,8 +1,13 @@
 """The output of a program some of whose lines have been read."""
+import os
 import re
 import subprocess
 import threading
 import time
+
+# Sanitizer builds are slower by about this factor.
+SLOWNESS = float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))
+PATIENCE = SLOWNESS * 600  # seconds; only ends what hangs: a busy machine is many times slower
 
 
 def without_waits(text):

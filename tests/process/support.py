@@ -15,15 +15,13 @@ import unittest
 import streams
 import timing
 from isolation import delay
+from streams import PATIENCE, SLOWNESS
 from timing import measures_time
 
 TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
 SOURCE = pathlib.Path(os.environ["PS_SHM_SOURCE"])
 SHM = pathlib.Path("/dev/shm")
 FULL = bool(os.environ.get("PS_SHM_TEST_FULL"))
-# Sanitizer builds are slower by about this factor.
-SLOWNESS = float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))
-PATIENCE = SLOWNESS * 240  # seconds; only ends what hangs: a busy machine is many times slower
 
 _numbers = itertools.count()
 

@@ -15,13 +15,13 @@ import unittest
 
 import isolation  # noqa: F401: mounts a private /dev/shm
 import timing
+from streams import PATIENCE
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benches"))
 from rivals.figures import find_python  # noqa: E402
 
 BENCHES = pathlib.Path(os.environ["PS_SHM_BENCHES"])
 MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SANITIZE"] == "none"
-PATIENCE = 60.0
 
 SIZES = (1, 1000, 100000, 1000000, 16000000)
 PUSHERS = ("versioned", "inplace", "job_racy", "racy_simd", "atomic_ref", "exchange16", "vector_lock", "block_lock", "socket")
@@ -302,7 +302,7 @@ class Scaling(unittest.TestCase):
     def run_python(self, *arguments):
         python = next(python for python in (sys.executable, "/usr/bin/python3")
                       if subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0)
-        return subprocess.run([python, *arguments], capture_output=True, text=True, timeout=4 * PATIENCE,
+        return subprocess.run([python, *arguments], capture_output=True, text=True, timeout=PATIENCE,
                               cwd=self.FOLDER)
 
     def test_each_path_is_measured_beside_its_limit(self):

@@ -35,7 +35,7 @@ class Checkpoints(ProcessTest):
         return [loss for step in steps if (loss := self.facts(step)["loss"]) is not None]
 
     def in_python(self, program, *arguments):
-        done = subprocess.run([support.venv_python(), "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([support.venv_python(), "-c", program, *map(str, arguments)], capture_output=True, text=True, timeout=support.PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         return done.stdout
 

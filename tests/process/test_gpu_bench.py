@@ -11,10 +11,10 @@ import unittest
 
 import isolation  # noqa: F401: mounts a private /dev/shm
 from closings import Closings
+from streams import PATIENCE
 
 BENCHES = pathlib.Path(os.environ["PS_SHM_BENCHES"])
 MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SANITIZE"] == "none"
-PATIENCE = 60.0
 ATTRIBUTES = {86, 88, 91, 99, 100, 113, 134, 147}
 SECTIONS = ("registrations", "waits", "tearing", "adds_with_processors", "adds_of_two_processes", "moves", "death",
             "links", "rows")

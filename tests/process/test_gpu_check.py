@@ -20,7 +20,7 @@ HAS_GPU = bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
 
 
 def check(*arguments):
-    done = subprocess.run([GPU_CHECK, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([GPU_CHECK, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=support.PATIENCE)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -203,7 +203,7 @@ class WithStandIns(unittest.TestCase):
 
     def check(self, fault="", *options, env=None):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
-                               self.json, "--quick", *options], capture_output=True, text=True, timeout=60,
+                               self.json, "--quick", *options], capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}", **(env or {})})
         return done.returncode, done.stdout + done.stderr, json.loads(self.json.read_text())
 
@@ -257,7 +257,7 @@ class WithStandIns(unittest.TestCase):
     def test_what_is_packed_runs_elsewhere(self):
         packed = self.build / "packed"
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               packed], capture_output=True, text=True, timeout=60)
+                               packed], capture_output=True, text=True, timeout=support.PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         (self.build / "benches" / "gpu").unlink()
         self.build = packed
@@ -272,7 +272,7 @@ class WithStandIns(unittest.TestCase):
                         self.build / "benches" / "gpu"], input=program.encode(), check=True)
         packed = self.build / "packed"
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               packed], capture_output=True, text=True, timeout=200)
+                               packed], capture_output=True, text=True, timeout=support.PATIENCE)
         self.assertEqual(done.returncode, 0, done.stderr)
         there = {path.name for path in (packed / "lib").iterdir()}
         self.assertIn("libopenblas.so.0.xz", there)
@@ -292,7 +292,7 @@ class WithStandIns(unittest.TestCase):
     def test_a_build_that_lacks_a_program_is_not_packed(self):
         (self.build / "tools" / "ps_shm").unlink()
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               self.build / "packed"], capture_output=True, text=True, timeout=60)
+                               self.build / "packed"], capture_output=True, text=True, timeout=support.PATIENCE)
         self.assertEqual(done.returncode, 1)
         self.assertIn("tools/ps_shm", done.stderr)
 

@@ -10,13 +10,13 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "process"))
 from isolation import delay  # noqa: E402: mounts a private /dev/shm before any module has started a thread
 import streams  # noqa: E402
+from streams import PATIENCE  # noqa: E402
 from timing import TIMING  # noqa: E402
 
 import pytest  # noqa: E402
 
 import ps_shm  # noqa: E402
 
-PATIENCE = 240  # seconds; only ends what hangs: a busy machine is many times slower
 _numbers = itertools.count()
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from conftest import PATIENCE
 
 import ps_shm
 
@@ -17,7 +18,7 @@ EXAMPLES = ROOT / "examples" / "python"
 def run(name, *arguments):
     path = os.pathsep.join([os.environ["PS_SHM_TOOLS"], os.environ["PATH"]])
     done = subprocess.run([sys.executable, str(EXAMPLES / name), *map(str, arguments)], env={**os.environ, "PATH": path},
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -25,7 +26,7 @@ def run(name, *arguments):
 def test_the_program_of_the_readme_prints_what_training_has_come_to(job):
     (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
     assert text.count('"example-py"') == 2
-    done = subprocess.run([sys.executable, "-c", text.replace("example-py", job)], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([sys.executable, "-c", text.replace("example-py", job)], capture_output=True, text=True, timeout=PATIENCE)
     assert re.fullmatch(r"30 values, the first is [\d.e-]+ after 100 steps\n", done.stdout), done.stderr
 
 
@@ -85,7 +86,7 @@ def test_other_loops_train_with_two_workers(job, name, settings):
     if name == "accelerate":
         program = ["env", "-u", "RANK", "-u", "LOCAL_RANK", "-u", "WORLD_SIZE", "-u", "LOCAL_WORLD_SIZE", *program]
     launch = [os.path.join(os.environ["PS_SHM_TOOLS"], "launch_shm"), "--job", job, "--workers", 2, "--optimizer", *settings]
-    done = subprocess.run([*map(str, launch), "--", *map(str, program)], capture_output=True, text=True, timeout=150)
+    done = subprocess.run([*map(str, launch), "--", *map(str, program)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found = re.findall(r"accuracy ([\d.]+)$", done.stdout, re.M)
     assert len(found) == 2 and all(float(accuracy) > 0.93 for accuracy in found), done.stdout
@@ -148,5 +149,5 @@ def test_types_are_what_they_are_said_to_be(tmp_path):
     files = [os.path.dirname(ps_shm.__file__), *sorted(map(str, EXAMPLES.glob("*.py"))), str(tmp_path / "program.py")]
     done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--allow-untyped-calls", "--implicit-reexport",
                            "--cache-dir", str(tmp_path), *files], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          timeout=250)
+                          timeout=PATIENCE)
     assert done.returncode == 0, done.stdout

@@ -55,7 +55,7 @@ with ps_shm.Worker() as worker:
         programs = [start(text, count) for _ in range(2)]  # the job comes from PS_SHM_JOB
         for program in programs:
             assert program.finish_quietly() == (0, "", "")
-        assert server.wait(30)
+        assert server.wait(PATIENCE)
         view = ps_shm.View(job)
         assert set(view.values("v")) == {2.0 * count}
         assert [w.steps for w in view.workers()] == [count, count] and {w.state for w in view.workers()} == {"left"}

@@ -13,12 +13,13 @@ import tarfile
 import tomllib
 
 import pytest
+from conftest import PATIENCE
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = {"ps_shm", "worker_shm", "launch_shm", "inspect_shm"}
 
 
-def run(*command, timeout=250, **more):
+def run(*command, timeout=PATIENCE, **more):
     done = subprocess.run([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout,
                           **more)
     assert done.returncode == 0, done.stdout

@@ -5,6 +5,7 @@ from torchrl_stub import REAL
 
 import pytest
 import torch
+from conftest import PATIENCE
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme
 
 import ps_shm
@@ -51,7 +52,7 @@ def make(job):
     made = []
 
     def new(**settings):
-        made.append(ps_shm.engines.torchrl.scheme(job, timeout=60, **settings))
+        made.append(ps_shm.engines.torchrl.scheme(job, timeout=PATIENCE, **settings))
         return made[-1]
 
     yield new
@@ -101,7 +102,7 @@ def test_a_receiver_without_a_collector_asks_for_weights(make):
     assert receiver.receive() is None and receiver.receive(timeout=0.01) is None
     sender.send(model_of(2))
     sender.send(model_of(3))
-    weights = receiver.receive(timeout=60)
+    weights = receiver.receive(timeout=PATIENCE)
     assert values_of(policy) == {3} and receiver.receive() is None
     next(iter(policy.parameters())).data.add_(1)  # its own memory
     del weights
