@@ -1,5 +1,5 @@
 // The kill matrix of tables by key: for every fault point of a table, a worker of a real job is killed or stopped there,
-// while others make, push, pull and evict the same rows. Afterwards
+// while others make, push, pull and evict the same rows; in every second case these are of bfloat16. Afterwards
 //   - the other workers have made progress,
 //   - no row was another key's: a pulled value consists of pushes of that very key, and of no more than were begun,
 //   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
@@ -16,6 +16,7 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,6 +41,7 @@ constexpr std::uint64_t kKeys = 1500;    // more than a table's first buckets
 constexpr std::uint64_t kHotKeys = 100;  // of the table that evicts, which has fewer rows
 constexpr std::uint64_t kWidth = 6;
 constexpr std::uint32_t kWorkers = 3, kLives = 16, kStarts = 4096;
+constexpr std::uint64_t kExactPushes = 200;  // whose sum a number of bfloat16 holds, if they are of a power of two
 
 struct Pushes {
   std::atomic<std::uint32_t> begun[kKeys], acknowledged[kKeys];
@@ -57,20 +59,32 @@ struct TableWishes {
 };
 
 std::uint64_t key_of(std::uint64_t number) { return shm::mixed(number); }
-// What a push adds to each element of the key's row, so that a push of another key would show.
-float gradient_of(std::uint64_t number) { return float(2 * number + 3); }
-// How many pushes an element of the key's row has; -1: it is no such element.
-double pushes_in(std::uint64_t number, float value) {
-  const double pushes = double(value) / double(gradient_of(number));
-  return pushes >= 0 && pushes == std::floor(pushes) ? pushes : -1;
-}
 
-TableSpec kept_spec() {
-  return {.name = "kept", .row_size = kWidth, .max_rows = 2 * kKeys, .rule = UpdateRule::kAdd, .initial_range = 0};
-}
-TableSpec few_spec() {
-  return {.name = "few", .row_size = kWidth, .max_rows = 64, .rule = UpdateRule::kAdd, .initial_range = 0};
-}
+// What the tables of a case hold.
+struct Rows {
+  DType dtype;
+
+  bool are_rounded() const { return dtype == DType::kBFloat16; }
+  // What a push adds to each element of the key's row, so that a push of another key would show.
+  float gradient_of(std::uint64_t number) const {
+    return are_rounded() ? std::ldexp(1.0F, int(number % 41) - 20) : float(2 * number + 3);
+  }
+  // How many pushes an element of the key's row has; -1: it is no such element.
+  double pushes_in(std::uint64_t number, float value) const {
+    const double pushes = double(value) / double(gradient_of(number));
+    return pushes >= 0 && pushes == std::floor(pushes) ? pushes : -1;
+  }
+  TableSpec spec(const char* name, std::uint64_t max_rows) const {
+    return {.name = name,
+            .row_size = kWidth,
+            .dtype = dtype,
+            .max_rows = max_rows,
+            .rule = UpdateRule::kAdd,
+            .initial_range = 0};
+  }
+  TableSpec kept() const { return spec("kept", 2 * kKeys); }
+  TableSpec few() const { return spec("few", 64); }
+};
 
 struct TableStrike {
   std::optional<FaultPoint> point{};
@@ -105,6 +119,7 @@ class Tables {
     config_.layout = Layout::kInplace;
     config_.max_workers = 8;
     if (random_() % 3 == 0) config_.tasks = 1;
+    if (random_() % 2 == 0) holds_.dtype = DType::kBFloat16;
   }
   ~Tables() {
     for (const auto& [pid, title] : running_) {
@@ -229,7 +244,7 @@ class Tables {
       options.log = [](const std::string&) {};
       Worker worker(options);
       has_joined = true;
-      Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+      Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
       TableCopy kept_copy, few_copy;
       std::mt19937_64 random(seed);
       const auto work = [&](Table& table, Pushes Life::*which, std::uint64_t from, std::uint64_t count, bool pushes) {
@@ -238,10 +253,12 @@ class Tables {
         for (std::uint64_t& number : numbers) number = from + random() % count;
         std::sort(numbers.begin(), numbers.end());
         numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
+        if (pushes && holds_.are_rounded())
+          std::erase_if(numbers, [&](std::uint64_t number) { return begun(which, number) >= kExactPushes; });
         std::vector<std::uint64_t> keys;
         for (const std::uint64_t number : numbers) keys.push_back(key_of(number));
         std::vector<float> rows;
-        for (const std::uint64_t number : numbers) rows.insert(rows.end(), kWidth, gradient_of(number));
+        for (const std::uint64_t number : numbers) rows.insert(rows.end(), kWidth, holds_.gradient_of(number));
         if (pushes) {
           for (const std::uint64_t number : numbers) ++pushed.begun[number];
           const PushedKeys done = table.push(keys, rows);
@@ -252,13 +269,12 @@ class Tables {
         }
         table.pull(keys, rows);
         for (std::size_t i = 0; i < numbers.size(); ++i) {
-          std::uint64_t most = 0;
-          for (const Life& one : wishes_->life) most += (one.*which).begun[numbers[i]];
+          const std::uint64_t most = begun(which, numbers[i]);
           for (std::uint64_t e = 0; e < kWidth; ++e) {
             const float value = rows[i * kWidth + e];
-            if (pushes_in(numbers[i], value) < 0 || pushes_in(numbers[i], value) > double(most))
+            if (const double found = holds_.pushes_in(numbers[i], value); found < 0 || found > double(most))
               throw Error(fmt::format("key {} has the value {}: {} pushes of {} each were begun", numbers[i], value,
-                                      most, gradient_of(numbers[i])));
+                                      most, holds_.gradient_of(numbers[i])));
           }
         }
       };
@@ -283,6 +299,11 @@ class Tables {
     return pid;
   }
 
+  std::uint64_t begun(Pushes Life::*which, std::uint64_t number) const {
+    std::uint64_t sum = 0;
+    for (const Life& life : wishes_->life) sum += (life.*which).begun[number];
+    return sum;
+  }
   std::uint64_t rounds() const {
     std::uint64_t sum = 0;
     for (const Life& life : wishes_->life) sum += life.rounds;
@@ -344,7 +365,7 @@ class Tables {
     options.rank = kWorkers + 1;
     options.log = [](const std::string&) {};
     Worker worker(options);
-    Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+    Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
     TableCopy kept_copy, few_copy;
     for (wishes_->keeps = true; !wishes_->finish;) kept_copy.follow(kept), few_copy.follow(few);
     if (!are_gone()) throw Error("the workers do not leave");
@@ -369,7 +390,7 @@ class Tables {
     options.rank = kWorkers;
     options.log = [](const std::string&) {};
     Worker worker(options);
-    Table kept = worker.table(kept_spec()), few = worker.table(few_spec());
+    Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
     if (!wait_for([&] { return wishes_->keeps.load(); })) throw Error("the keeper does not begin");
     wishes_->finish = true;
     shm::AttachOutcome outcome;
@@ -396,22 +417,23 @@ class Tables {
 
   void check(Table& table, Pushes Life::*which, bool keeps_all) const {
     for (std::uint64_t number = 0; number < kKeys; ++number) {
-      std::uint64_t begun = 0, acknowledged = 0;
-      for (const Life& life : wishes_->life)
-        begun += (life.*which).begun[number], acknowledged += (life.*which).acknowledged[number];
+      std::uint64_t acknowledged = 0;
+      for (const Life& life : wishes_->life) acknowledged += (life.*which).acknowledged[number];
       const std::uint64_t key = key_of(number);
       std::vector<float> row(kWidth);
       table.pull({&key, 1}, row);
       for (const float value : row)
-        if (const double pushes = pushes_in(number, value);
-            pushes < 0 || pushes > double(begun) || (keeps_all && pushes < double(acknowledged)))
+        if (const double pushes = holds_.pushes_in(number, value);
+            pushes < 0 || pushes > double(begun(which, number)) || (keeps_all && pushes < double(acknowledged)))
           throw Error(fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} is there of {} each",
-                                  table.name(), number, acknowledged, begun, value, gradient_of(number)));
+                                  table.name(), number, acknowledged, begun(which, number), value,
+                                  holds_.gradient_of(number)));
     }
   }
 
   std::mt19937_64 random_;
   JobConfig config_;
+  Rows holds_ = {DType::kFloat32};
   TableWishes* wishes_;
   std::map<pid_t, std::string> running_;
   pid_t keeper_ = 0;
