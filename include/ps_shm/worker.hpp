@@ -325,7 +325,8 @@ class Worker {
   // Mode sync: all deltas are applied in one step of the workers, or in none; where a step closes too early, the next
   // one gets them. Modes async and ssp: chunk by chunk, as one PushGroup. A versioned chunk tells by itself what it has.
   // Blocks of in-place variables cannot: of the one in which a guest was killed, it is not known which elements have
-  // their delta, and it is not touched again.
+  // their delta. Its elements are set to those of `in_doubt`, which has an array for each variable; without it they are
+  // not touched again.
   //
   // Returns the number of elements in doubt: 0, except for that block.
   //
@@ -334,7 +335,8 @@ class Worker {
   // these a call with the same ticket finds out what has been added.
   // Progress: lock-free; mode sync: blocks until the workers end a step.
   std::uint64_t add_once(std::uint64_t ticket, std::span<const Variable> variables,
-                         std::span<const std::span<const std::byte>> deltas);
+                         std::span<const std::span<const std::byte>> deltas,
+                         std::span<const std::span<const std::byte>> in_doubt = {});
 
   // For a guest: assigns values[i] to variables[i], as assign() with Slots::kKeep, once for each ticket, as add_once()
   // adds. Nothing is in doubt: a block in which a guest was killed is assigned again.

@@ -1,5 +1,6 @@
 // A process beside the workers of a job, as Python has it.
 #include <fmt/format.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -41,7 +42,6 @@ GuestHandle join(const std::string& job, const std::string& group, double wait) 
 // The variables that a dict names, and its arrays.
 struct Given {
   Given(const GuestHandle& self, const nb::dict& by_name, const char* verb) {
-    std::vector<std::string> names;
     for (const auto& [key, array] : by_name) {
       names.push_back(nb::cast<std::string>(key));
       arrays.emplace_back(array, Use::kRead, fmt::format("{} of variable '{}': the array", verb, names.back()));
@@ -54,6 +54,7 @@ struct Given {
     }
   }
 
+  std::vector<std::string> names;
   std::vector<Array> arrays;
   std::vector<Variable> variables;
   std::vector<std::span<const std::byte>> spans;
@@ -112,23 +113,34 @@ Progress: blocks on the job's ps.)")
           "job"_a, nb::kw_only(), "group"_a = "", "wait"_a = 60.0)
       .def(
           "add_once",
-          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas, double wait) {
+          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas,
+             const std::optional<nb::dict>& in_doubt, double wait) {
             const Given given(self, deltas, "add_once");
-            return once(self, wait,
-                        [&](Worker& worker) { return worker.add_once(ticket, given.variables, given.spans); });
+            const std::optional<Given> others =
+                in_doubt ? std::optional<Given>(std::in_place, self, *in_doubt, "add_once") : std::nullopt;
+            if (others && others->names != given.names)
+              throw Error("add_once: `in_doubt` has other variables than `deltas`", ErrorCode::kInvalidArgument);
+            return once(self, wait, [&](Worker& worker) {
+              return worker.add_once(ticket, given.variables, given.spans,
+                                     others ? others->spans : std::vector<std::span<const std::byte>>());
+            });
           },
-          "ticket"_a, "deltas"_a, nb::kw_only(), "wait"_a = 0.0,
-          nb::sig("def add_once(self, ticket: int, deltas: dict[str, Array], *, wait: float = 0.0) -> int"),
+          "ticket"_a, "deltas"_a, nb::kw_only(), "in_doubt"_a = nb::none(), "wait"_a = 0.0,
+          nb::sig(
+              "def add_once(self, ticket: int, deltas: dict[str, Array], *, in_doubt: dict[str, Array] | None = None, "
+              "wait: float = 0.0) -> int"),
           R"(Adds to variables, bypassing the optimizer, exactly once for each ticket.
 
 If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
 call that returned, it adds nothing. Mode sync: all deltas are in one step of the workers, or in none. Other modes:
 chunk by chunk, and snapshots contain all of it or nothing. In-place variables cannot tell what of a block is there: the
-block in which a guest was killed is not touched again. Returns the number of its elements; 0 if there is none.
+block in which a guest was killed gets the values of `in_doubt`, or is not touched again. Returns the number of its
+elements; 0 if there is none.
 
 Args:
     ticket: a number greater than 0, and greater than that of every earlier change.
     deltas: an array for each variable, by its name, of the variable's type: float32, float64 or integers.
+    in_doubt: values for the same variables in the same order, which the elements of that block are set to.
     wait: mode sync: how long to wait for a step, in seconds. 0: no limit. Afterwards a call with the same ticket finds
         out what has been added.
 

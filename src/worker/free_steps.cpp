@@ -124,8 +124,8 @@ void FreeSteps::change(VariableState& state, update::Change how, std::span<const
   core_.record_observed(state);
 }
 
-std::uint64_t FreeSteps::change_once(std::uint64_t ticket, std::span<const Variable> variables, update::Change how,
-                                     std::span<const std::span<const float>> values) {
+std::uint64_t FreeSteps::change_once(std::uint64_t ticket, std::span<const Variable> variables,
+                                     std::span<const ChangeOnce> changes) {
   PushScope scope(core_);
   const PushContext context = core_.push_context(core_.job.steps_done());
   shm::GuestBlocks blocks(core_.entry);
@@ -133,7 +133,7 @@ std::uint64_t FreeSteps::change_once(std::uint64_t ticket, std::span<const Varia
   for (std::size_t i = 0; i < variables.size(); ++i) {
     VariableState& state = state_of(variables[i]);
     if (state.elements >= PushScope::kLongFloats) scope.take_time();
-    in_doubt += state.change_once(how, values[i], context, core_.threads, ticket, blocks);
+    in_doubt += state.change_once(changes[i], context, core_.threads, ticket, blocks);
   }
   return in_doubt;
 }

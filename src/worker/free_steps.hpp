@@ -20,8 +20,8 @@ class FreeSteps : public StepMode {
   void push(std::span<const Variable> variables, std::span<const GradientInput> gradients) override;
   void change(VariableState& state, update::Change how, std::span<const float> values,
               std::vector<std::uint64_t>& versions) override;
-  std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> variables, update::Change how,
-                            std::span<const std::span<const float>> values) override;
+  std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> variables,
+                            std::span<const ChangeOnce> changes) override;
   std::optional<std::uint64_t> steady_step(bool look_at_locks) const noexcept override;
   std::uint64_t step() override;
 

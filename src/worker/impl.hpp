@@ -85,8 +85,10 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   void push(std::span<const Variable> handles, std::span<const GradientInput> gradients);
 
   void change(VariableState& state, update::Change how, std::span<const float> values, Versions& versions);
+  // `in_doubt`: as of add_once(); empty: none.
   std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
-                            std::span<const std::span<const std::byte>> values);
+                            std::span<const std::span<const std::byte>> values,
+                            std::span<const std::span<const std::byte>> in_doubt);
 
   // rows.cpp
   template <class Id>

@@ -172,17 +172,23 @@ std::uint64_t InplaceState::change(update::Change how, std::span<const float> va
                     });
 }
 
-std::uint64_t InplaceState::change_once(update::Change how, std::span<const float> values, const PushContext& context,
-                                        Threads&, std::uint64_t, shm::GuestBlocks& blocks) {
+std::uint64_t InplaceState::change_once(const ChangeOnce& change, const PushContext& context, Threads&, std::uint64_t,
+                                        shm::GuestBlocks& blocks) {
   std::uint64_t in_doubt = 0;
-  const std::span<const float> given = by_parts(values).whole();
+  std::span<const float> given = by_parts(change.values).whole();
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
     const auto found = blocks.begin();
     if (found == shm::GuestBlocks::Block::kDone) return;
-    if (found == shm::GuestBlocks::Block::kInDoubt && how == update::Change::kAdd)
-      in_doubt += part.piece_size(block);  // an assign is made again
-    else
-      change_block(how, part, block, given.data() + part.piece_begin(block), context);
+    if (found == shm::GuestBlocks::Block::kInDoubt && change.how == update::Change::kAdd) {  // an assign is made again
+      in_doubt += part.piece_size(block);
+      if (!change.in_doubt.empty()) {
+        change_block(update::Change::kAssign, part, block,
+                     by_parts(change.in_doubt).whole().data() + part.piece_begin(block), context);
+        given = by_parts(change.values).whole();
+      }
+    } else {
+      change_block(change.how, part, block, given.data() + part.piece_begin(block), context);
+    }
     blocks.end();
   });
   return in_doubt;

@@ -20,8 +20,8 @@ struct PS_SHM_HIDDEN InplaceState final : VariableState {
   std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads) override;
   std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context, Threads& threads,
                        std::vector<std::uint64_t>* versions) override;
-  std::uint64_t change_once(update::Change how, std::span<const float> values, const PushContext& context,
-                            Threads& threads, std::uint64_t ticket, shm::GuestBlocks& blocks) override;
+  std::uint64_t change_once(const ChangeOnce& change, const PushContext& context, Threads& threads,
+                            std::uint64_t ticket, shm::GuestBlocks& blocks) override;
 
   // The same as push() for a variable of one element. Requires: it is one.
   void push_scalar(float gradient, const PushContext& context) noexcept;

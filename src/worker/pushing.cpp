@@ -147,39 +147,47 @@ void Worker::Impl::change(VariableState& state, update::Change how, std::span<co
 }
 
 std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Variable> handles, update::Change how,
-                                        std::span<const std::span<const std::byte>> values) {
+                                        std::span<const std::span<const std::byte>> values,
+                                        std::span<const std::span<const std::byte>> in_doubt) {
   if (!options.guest)
     throw Error(fmt::format("add_once() and assign_once() are for guests of job '{}'; a worker adds, assigns and steps",
                             job.job()),
                 ErrorCode::kInvalidState);
-  if (handles.size() != values.size())
-    throw Error(
-        fmt::format("a change of {} variables with {} arrays: give one for each", handles.size(), values.size()));
+  if (handles.size() != values.size() || (!in_doubt.empty() && handles.size() != in_doubt.size()))
+    throw Error(fmt::format("a change of {} variables with {} arrays{}: give one for each", handles.size(),
+                            values.size(), in_doubt.empty() ? "" : fmt::format(" and {} in doubt", in_doubt.size())));
   std::vector<update::TakenBytes> taken;
-  std::vector<std::span<const float>> floats;
+  const auto floats_of = [&](const VariableState& state, std::span<const std::byte> bytes) {
+    return taken.emplace_back(bytes, state.dtype, state.array_dtype).floats();
+  };
+  std::vector<ChangeOnce> changes;
   for (std::size_t i = 0; i < handles.size(); ++i) {
     const VariableState& state = *handles[i].state_;
     if (how == update::Change::kAdd)
       state.require_delta(values[i].size());
     else
       state.require_bytes(values[i].size(), "assign");
-    floats.push_back(taken.emplace_back(values[i], state.dtype, state.array_dtype).floats());
+    changes.push_back({how, floats_of(state, values[i]), {}});
+    if (in_doubt.empty()) continue;
+    state.require_bytes(in_doubt[i].size(), "assign");
+    changes.back().in_doubt = floats_of(state, in_doubt[i]);
   }
   const std::uint64_t before = shm::begin_once(entry, ticket);
   if (ticket == 0 || ticket < before)
     throw Error(fmt::format("ticket {} of a guest of job '{}': the last one was {}, and tickets only grow", ticket,
                             job.job(), before));
-  return mode->change_once(ticket, handles, how, floats);
+  return mode->change_once(ticket, handles, changes);
 }
 
 std::uint64_t Worker::add_once(std::uint64_t ticket, std::span<const Variable> variables,
-                               std::span<const std::span<const std::byte>> deltas) {
-  return owned().change_once(ticket, variables, update::Change::kAdd, deltas);
+                               std::span<const std::span<const std::byte>> deltas,
+                               std::span<const std::span<const std::byte>> in_doubt) {
+  return owned().change_once(ticket, variables, update::Change::kAdd, deltas, in_doubt);
 }
 
 void Worker::assign_once(std::uint64_t ticket, std::span<const Variable> variables,
                          std::span<const std::span<const std::byte>> values) {
-  static_cast<void>(owned().change_once(ticket, variables, update::Change::kAssign, values));
+  static_cast<void>(owned().change_once(ticket, variables, update::Change::kAssign, values, {}));
 }
 
 void Worker::add(const Variable& variable, std::span<const float> delta) {

@@ -55,8 +55,8 @@ class StepMode {
 
   // Changes the variables once for `ticket`, which entry.ticket is by now (guest.G3 to guest.G5). Returns the number of
   // elements in doubt. Requires: the worker is a guest.
-  virtual std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> variables, update::Change how,
-                                    std::span<const std::span<const float>> values) = 0;
+  virtual std::uint64_t change_once(std::uint64_t ticket, std::span<const Variable> variables,
+                                    std::span<const ChangeOnce> changes) = 0;
 
   // state.R2: returns the global step if no push or step of another worker is unfinished. A value that was pulled
   // before this call, and whose version is unchanged after it, then contains no part of an unfinished push or step.

@@ -81,8 +81,8 @@ void SyncSteps::change(VariableState& state, update::Change how, std::span<const
   if (is_summed()) core_.entry.barriers[0].changed.store_relaxed(pushed_for_ + 1);  // relaxed: barrier.A1 publishes it
 }
 
-std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> variables, update::Change how,
-                                     std::span<const std::span<const float>> values) {
+std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> variables,
+                                     std::span<const ChangeOnce> changes) {
   if (arrived_in_) static_cast<void>(SyncSteps::step());          // an earlier call was interrupted
   const std::uint64_t tried = shm::attempted_round(core_.entry);  // guest.G5; begin() has ended that step
   if (tried != 0 && barrier_.has_arrived(tried - 1) && barrier_.was_in(tried - 1)) return 0;
@@ -91,7 +91,8 @@ std::uint64_t SyncSteps::change_once(std::uint64_t, std::span<const Variable> va
     if (core_.job.is_over())
       throw JobFinished(fmt::format("job {} ended before a step took the change of its guest", core_.job.job()));
     pulled_in_.reset();
-    for (std::size_t i = 0; i < variables.size(); ++i) change(state_of(variables[i]), how, values[i], versions);
+    for (std::size_t i = 0; i < variables.size(); ++i)
+      change(state_of(variables[i]), changes[i].how, changes[i].values, versions);
     const std::uint64_t dropped = core_.count(Counter::kDropped).load_relaxed();  // relaxed: this rank's own
     static_cast<void>(SyncSteps::step());
     if (core_.count(Counter::kDropped).load_relaxed() == dropped) return 0;

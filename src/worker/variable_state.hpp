@@ -69,6 +69,13 @@ struct PushContext {
   Adds adds = Adds::kExact;
 };
 
+// A guest's change of a variable.
+struct ChangeOnce {
+  update::Change how;
+  std::span<const float> values;
+  std::span<const float> in_doubt;  // for elements of which it is not known whether they were changed; empty: nothing
+};
+
 // The initial state of a variable beside its values.
 struct FirstState {
   std::uint64_t updates = 0;              // number of updates that the values contain
@@ -168,8 +175,8 @@ struct PS_SHM_HIDDEN VariableState {
                                Threads& threads, std::vector<std::uint64_t>* versions) = 0;
 
   // The same for a guest (guest.G3, guest.G4). Returns the number of elements in doubt.
-  virtual std::uint64_t change_once(update::Change how, std::span<const float> values, const PushContext& context,
-                                    Threads& threads, std::uint64_t ticket, shm::GuestBlocks& blocks) = 0;
+  virtual std::uint64_t change_once(const ChangeOnce& change, const PushContext& context, Threads& threads,
+                                    std::uint64_t ticket, shm::GuestBlocks& blocks) = 0;
 
   std::uint64_t first_pushed() const noexcept { return start_; }  // the piece at which this worker's pushes begin
   // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.

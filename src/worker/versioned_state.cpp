@@ -108,14 +108,14 @@ std::uint64_t VersionedState::change(update::Change how, std::span<const float> 
 }
 
 // (guest.G3) A chunk that has the ticket is left alone.
-std::uint64_t VersionedState::change_once(update::Change how, std::span<const float> values, const PushContext& context,
-                                          Threads& threads, std::uint64_t ticket, shm::GuestBlocks&) {
+std::uint64_t VersionedState::change_once(const ChangeOnce& change, const PushContext& context, Threads& threads,
+                                          std::uint64_t ticket, shm::GuestBlocks&) {
   for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
     const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
-    const float* const given = values.data() + part.piece_begin(chunk);
+    const float* const given = change.values.data() + part.piece_begin(chunk);
     static_cast<void>(part.versioned->apply_step(
         chunk, ticket - 1, threads.free_buffers(0), context.label, [&](float* out, const float* in, std::uint64_t) {
-          update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+          update::change(settings, change.how, context.learning_rate, out, in, stride, given, count);
           return true;
         }));
   });

@@ -22,8 +22,8 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
   std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads) override;
   std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context, Threads& threads,
                        std::vector<std::uint64_t>* versions) override;
-  std::uint64_t change_once(update::Change how, std::span<const float> values, const PushContext& context,
-                            Threads& threads, std::uint64_t ticket, shm::GuestBlocks& blocks) override;
+  std::uint64_t change_once(const ChangeOnce& change, const PushContext& context, Threads& threads,
+                            std::uint64_t ticket, shm::GuestBlocks& blocks) override;
 
   // Copies the values of the job's last snapshot, which is open. Requires: the snapshot contains the variable.
   void pull_image(std::span<float> out, std::uint64_t epoch);
