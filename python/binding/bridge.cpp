@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -152,6 +153,13 @@ void add_bridge(nb::module_& module) {
   nb::class_<Bridge>(module, "BridgeState", "What a bridge between boxes keeps in shared memory. For ps_shm.bridge.")
       .def(nb::init<const std::string&, std::uint64_t, std::uint64_t, const std::string&, const std::string&>(),
            "job"_a, "instance"_a, "blocks"_a, "wire"_a, "rule"_a)
+      .def_static(
+          "look",
+          [](const std::string& job, std::uint64_t instance) {
+            const std::optional<BridgeState::Seen> seen = BridgeState::look(job, instance);
+            return seen ? seen->text : std::string();
+          },
+          "job"_a, "instance"_a, "The newest text of that job's state, which another process may have; empty: none.")
       .def_prop_ro(
           "text", [](const Bridge& self) { return self.state.text(); }, "The newest text; empty: none.")
       .def_prop_ro(

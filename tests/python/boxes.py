@@ -120,7 +120,7 @@ class Box:
         self.server.close()
         assert not self._failures
 
-    def start_bridge(self, dies_at=None, **settings):
+    def start_bridge(self, dies_at=None, is_unreachable=False, **settings):
         self.kill_bridge()
         options = {"job": self.job, "box": self.number, "boxes": self.boxes.count, "report": self.report,
                    "save": self.saved, "meet": ",".join(f"127.0.0.1:{port}" for port in self.boxes.ports),
@@ -128,7 +128,7 @@ class Box:
         arguments = []
         for name, value in options.items():
             arguments += [f"--{name}"] + ([] if value is True else [str(value)])
-        self.bridge = PROCESSES.Process(target=run_bridge, args=(arguments, str(self.errors), dies_at))
+        self.bridge = PROCESSES.Process(target=run_bridge, args=(arguments, str(self.errors), dies_at, is_unreachable))
         self.bridge.start()
 
     def _start_program(self, command):
@@ -301,6 +301,9 @@ class ThreadGroup:
 
     def wants_another(self):
         return False
+
+    def has_made_a_round(self):
+        return None
 
     def close(self):
         pass

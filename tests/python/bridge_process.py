@@ -6,8 +6,10 @@ import signal
 import sys
 
 
-def run_bridge(arguments, errors, dies_at):
-    """The process of a bridge. dies_at: kills itself before or after this header or message of its first round, from 0."""
+def run_bridge(arguments, errors, dies_at, is_unreachable):
+    """The process of a bridge. dies_at: kills itself before or after this header or message, from 0, until its first round is over.
+    is_unreachable: it reaches the store, but no other bridge.
+    """
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
     with open(errors, "a") as stream:
         os.dup2(stream.fileno(), 1)
@@ -15,6 +17,12 @@ def run_bridge(arguments, errors, dies_at):
     faulthandler.register(signal.SIGUSR1)  # shows where it is
     from ps_shm.bridge import _box, _group, _options, _rounds, _state
 
+    if is_unreachable:
+
+        def fail(*_, **__):
+            raise RuntimeError("connection refused")
+
+        _group.dist.init_process_group = fail
     if dies_at is not None:
         left = [dies_at]
 
@@ -29,25 +37,21 @@ def run_bridge(arguments, errors, dies_at):
 
             @functools.wraps(method)
             def call(self, *arguments, **settings):
-                if in_round:
-                    step(f"before {name} {settings or ''}")
+                step(f"before {name} {settings or ''}")
                 found = method(self, *arguments, **settings)
-                if in_round and of is not _group.Group:
+                if of is not _group.Group:
                     step(f"behind {name} {settings or ''}")
                 return found
 
             setattr(of, name, call)
 
-        in_round = []
         for of, name in ((_state.State, "set"), (_state.State, "step"), (_box.Box, "add"), (_group.Group, "gather"),
                          (_group.Group, "unite"), (_group.Group, "exchange")):
             with_steps(of, name)
         round_of_rounds = _rounds.Bridge.round
 
         def round_with_steps(self):
-            in_round.append(True)
             found = round_of_rounds(self)
-            in_round.clear()
             left[0] = -1
             return found
 

@@ -1,12 +1,15 @@
 """The job of a bridge's own box: what a round takes from it, and gives to it."""
 
+import json
 import math
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, Optional
 
 import numpy as np
+import torch
 
 import ps_shm
 
@@ -22,12 +25,18 @@ CHANGE_SECONDS = 5.0  # mode sync: how long the others' next round may wait for 
 class Part:
     """A variable of the model, and its place among the blocks."""
 
-    def __init__(self, info: ps_shm.VariableInfo, first: int) -> None:
-        """A variable whose first block is number `first`."""
+    def __init__(self, info: ps_shm.VariableInfo, first: int, sparse: str, has_optimizer: bool) -> None:
+        """A variable whose first block is number `first`. sparse: as of Options. has_optimizer: others have a rule but add."""
         self.name, self.shape, self.first = info.name, tuple(info.shape), first
         self.size = math.prod(self.shape)
         self.blocks = -(-self.size // BLOCK)
-        self.is_inplace = info.layout == "inplace"
+        self.is_sparse = info.layout == "inplace" and sparse == "inplace"  # a mean is over the boxes that changed an element
+        # By the outer rule; otherwise A' = A + G.
+        self.is_stepped = not self.is_sparse and not (has_optimizer and info.rule == "add")
+
+    def __str__(self) -> str:
+        """What all boxes have to have alike."""
+        return f"{self.shape}{', inplace' if self.is_sparse else ''}{'' if self.is_stepped or self.is_sparse else ', rule add'}"
 
 
 class Box:
@@ -46,7 +55,7 @@ class Box:
                 inode = self._inode()
                 self.view = ps_shm.View(options.job)
                 variables = self.view.variables()
-                if self.view.global_step > 0 and variables and all(v.initialised for v in variables) and inode == self._inode():
+                if self.view.global_step > 0 and all(v.initialised for v in variables) and inode == self._inode():
                     break
             except ps_shm.Error as error:
                 if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
@@ -55,6 +64,12 @@ class Box:
         self.instance = self.view.instance
         self._job_inode = inode
         self._has_ended = False  # as a guest was told
+        # An earlier bridge of the job took the variables that there were.
+        text = _core.BridgeState.look(options.job, self.instance)
+        self.declared = json.loads(text)["variables"] if text else len(variables)
+        self.declared_late = sorted(v.name for v in variables[self.declared :])
+        variables = variables[: self.declared]
+        self._dtypes = {v.name: v.dtype for v in variables}
         self._copied_shapes = {v.name: f"{v.dtype} {tuple(v.shape)}" for v in variables if v.name in options.copy}
         for name in options.copy:
             if name not in self._copied_shapes:
@@ -63,9 +78,12 @@ class Box:
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
         self.parts: list[Part] = []
         self.blocks = 0
-        for variable in sorted((v for v in variables if v.dtype == "float32"), key=lambda v: v.name):
-            self.parts.append(Part(variable, self.blocks))
+        floats = sorted((v for v in variables if v.dtype == "float32"), key=lambda v: v.name)
+        for variable in floats:
+            self.parts.append(Part(variable, self.blocks, options.sparse, any(v.rule != "add" for v in floats)))
             self.blocks += self.parts[-1].blocks
+        if not self.parts:
+            raise ps_shm.Error(f"job '{options.job}' has no float32 variable whose changes could be exchanged")
         self._room = np.empty(max((part.size for part in self.parts), default=0), np.float32)
 
     @property
@@ -86,7 +104,7 @@ class Box:
 
     def shapes(self) -> dict[str, str]:
         """What all boxes' jobs have to have alike."""
-        return {part.name: f"{part.shape}" for part in self.parts} | self._copied_shapes
+        return {part.name: str(part) for part in self.parts} | self._copied_shapes
 
     def fragment(self, round_number: int) -> range:
         """The blocks that the round exchanges."""
@@ -94,12 +112,11 @@ class Box:
         at = round_number % count
         return range(self.blocks * at // count, self.blocks * (at + 1) // count)
 
-    def sparse_blocks(self) -> "np.ndarray[Any, np.dtype[np.uint8]]":
-        """For each block, whether its elements are averaged over the boxes that changed them."""
+    def blocks_of(self, has: Callable[[Part], bool]) -> "np.ndarray[Any, np.dtype[np.uint8]]":
+        """For each block, whether its variable is such a one."""
         kinds = np.zeros(self.blocks, np.uint8)
         for part in self.parts:
-            if part.is_inplace and self.options.sparse == "inplace":
-                kinds[part.first : part.first + part.blocks] = 1
+            kinds[part.first : part.first + part.blocks] = has(part)
         return kinds
 
     def cut(self, state: _core.BridgeState, fragment: range) -> tuple[int, bool]:
@@ -154,9 +171,13 @@ class Box:
         begins = {part.name: part.first * BLOCK for part in self.parts}
         return {part.name: state.anchor[begins[part.name] : begins[part.name] + part.size] for part in self.parts}
 
-    def add(self, ticket: int, deltas: dict[str, Any]) -> Optional[int]:
-        """Adds to the job, once for each ticket. The elements left in doubt; None: the job is over."""
-        return self._change("add_once", ticket, deltas)
+    def add(self, ticket: int, deltas: dict[str, Any], in_doubt: dict[str, Any]) -> Optional[int]:
+        """Adds to the job, once for each ticket.
+
+        Where it cannot tell what an earlier call has added, it sets the values that `in_doubt` has. Returns the number of
+        those elements; None: the job is over.
+        """
+        return self._change("add_once", ticket, deltas, in_doubt={name: in_doubt[name] for name in deltas})
 
     def assign(self, ticket: int, values: dict[str, Any]) -> bool:
         """Sets values of the job, once for each ticket. False: the job is over."""
@@ -164,17 +185,20 @@ class Box:
 
     def take(self, ticket: int, values: dict[str, Any]) -> bool:
         """Gives the job the values of another box in which they differ from its own. False: the job is over."""
-        return self.assign(ticket, {name: array for name, array in values.items()
-                                    if array.tobytes() != self.view.values(name).tobytes()})  # fmt: skip
+        others = {name: array for name, array in values.items() if array.tobytes() != self.view.values(name).tobytes()}
+        for name in others:
+            if self._dtypes[name] == "bfloat16":  # its values, which are floats here, are numbers of that type
+                others[name] = torch.from_numpy(others[name]).to(torch.bfloat16)
+        return self.assign(ticket, others)
 
-    def _change(self, verb: str, ticket: int, arrays: dict[str, Any]) -> Optional[int]:
+    def _change(self, verb: str, ticket: int, arrays: dict[str, Any], **more: Any) -> Optional[int]:
         if not arrays:
             return 0
         try:
             with ps_shm.Guest(self.options.job, group=self.options.group, wait=CHANGE_SECONDS) as guest:
                 if ps_shm.View(self.options.job).instance != self.instance:  # a new job of that name
                     return None
-                return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS) or 0
+                return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS, **more) or 0
         except ps_shm.JobFinished:
             self._has_ended = True
             return None

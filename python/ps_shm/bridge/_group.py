@@ -2,7 +2,6 @@
 
 import datetime
 import json
-import os
 import random
 import time
 from typing import Any, Optional
@@ -17,6 +16,8 @@ POLL_SECONDS = 0.02
 GATHER_SECONDS = 2.0  # for which a new group waits for boxes that are not there yet
 CONNECT_SECONDS = 3.0  # for a store
 MAX_MESSAGE = 1 << 26  # bytes
+MAX_FAILED = 2  # groups in a row without a round; then a box is left out, another one each time
+FIRST_LEAVE_SECONDS, LAST_LEAVE_SECONDS = 60.0, 3600.0  # for which it is left out then; doubled each time
 
 
 # What torch.distributed raises where a peer or a store is gone.
@@ -54,9 +55,12 @@ class Group:
         self._store: Optional[dist.TCPStore] = None
         self._place = 0
         self._former: tuple[int, str] = (-1, "")  # place and name of the last group
+        self._came: dict[int, int] = {}  # whom this leader found when it formed its last group: boxes, and their tokens
+        self._failed = 0  # groups of these in a row that have failed before a round
+        self._suspect: Optional[int] = None  # the box without which the last one was formed
+        self._left_out: dict[int, tuple[float, float]] = {}  # by box: until when, and for how many seconds
         self._device = "cuda" if options.backend == "nccl" else "cpu"
-        # torchrun's agent may keep a store at MASTER_PORT already.
-        if options.box < len(options.meet) and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if options.box < len(options.meet) and options.keeps_store:
             try:
                 self._own = self._open(options.box, True)
             except FAILURES as error:
@@ -138,7 +142,8 @@ class Group:
                     break
             if name != asked and (has_members or has_failed):  # it was formed without this box, or has failed here
                 asked = name
-                _put(store, f"{name}/again", "1")
+                for key in (f"{name}/again/{self.options.box}", f"{name}/again"):
+                    _put(store, key, "1")
             self._pause(deadline, "too few boxes are there")
         self._former = (self._place, name)
         members = [int(box) for box in tokens]  # in ascending order
@@ -163,22 +168,57 @@ class Group:
         boxes = self.options.boxes
         complete_by = time.monotonic() + GATHER_SECONDS
         while True:
-            here = [box for box in range(boxes) if _has(store, f"{name}/here/{box}")]
-            said = [json.loads(store.get(f"{name}/here/{box}")) for box in here]
-            is_majority = 2 * sum(not is_new for _, is_new, _ in said) > boxes
-            if len(here) == boxes or (is_majority and time.monotonic() > complete_by):
+            asked = [box for box in range(boxes) if not self._is_left_out(box)]
+            here = {box: json.loads(store.get(f"{name}/here/{box}")) for box in asked if _has(store, f"{name}/here/{box}")}
+            if len(here) == boxes or (self._are_enough(here) and time.monotonic() > complete_by):
                 break
             self._pause(deadline, f"{len(here)} of {boxes} boxes are there")
-        tokens = {box: token for box, (_, _, token) in zip(here, said)}
-        _put(store, f"{name}/members", json.dumps([max(promised for promised, _, _ in said) + 1, tokens]))
+        tokens = {box: token for box, (_, _, token) in here.items()}
+        if tokens != self._came:
+            self._came, self._failed = tokens.copy(), 0
+        self._suspect = self._next_suspect(here)
+        if self._suspect is not None:
+            del here[self._suspect], tokens[self._suspect]
+        _put(store, f"{name}/members", json.dumps([max(promised for promised, _, _ in here.values()) + 1, tokens]))
+
+    def _are_enough(self, here: dict[int, tuple[int, bool, int]]) -> bool:
+        return 2 * sum(not is_new for _, is_new, _ in here.values()) > self.options.boxes
+
+    def _is_left_out(self, box: int) -> bool:
+        return time.monotonic() < self._left_out.get(box, (0.0, 0.0))[0]
+
+    def _next_suspect(self, here: dict[int, tuple[int, bool, int]]) -> Optional[int]:
+        """A box that is there and that the others may not reach: groups of the same bridges have failed one after the other."""
+        others = [box for box in here if box != self.options.box]
+        known = [box for box in others if box in self._left_out]
+        if self._failed < (1 if known else MAX_FAILED):
+            return None
+        candidates = known or others
+        suspect = candidates[self._failed % len(candidates)]
+        return suspect if self._are_enough({box: said for box, said in here.items() if box != suspect}) else None
+
+    def has_failed(self) -> None:
+        """Says that a group has failed."""
+        self._failed += 1
+
+    def has_made_a_round(self) -> Optional[str]:
+        """Says that the group works. What its leader decides from that, if there is something to say."""
+        suspect = self._suspect
+        self._failed, self._suspect = 0, None
+        if suspect is None:
+            return None
+        _, before = self._left_out.get(suspect, (0.0, FIRST_LEAVE_SECONDS / 2))
+        seconds = min(2 * before, LAST_LEAVE_SECONDS)
+        self._left_out[suspect] = (time.monotonic() + seconds, seconds)
+        return f"box {suspect} is left out for {seconds:g} s: no group with it has made a round. Is its address right?"
 
     def wants_another(self) -> bool:
         """Whether a box waits for a new group, as far as this bridge knows: the one that keeps the store."""
-        return (
-            self._place == self.options.box
-            and self._store is not None
-            and _has(self._store, f"{self._former[1]}/again")
-        )
+        store, name = self._store, self._former[1]
+        if self._place != self.options.box or store is None or not _has(store, f"{name}/again"):
+            return False
+        asked = (box for box in range(self.options.boxes) if box != self._suspect and not self._is_left_out(box))
+        return any(_has(store, f"{name}/again/{box}") for box in asked)
 
     def gather(self, what: Any) -> list[Any]:
         """Gives each member what all have said, in their order. As JSON: nothing of it is run."""

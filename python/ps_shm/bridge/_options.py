@@ -14,12 +14,13 @@ MAX_BOXES = 1000
 
 @dataclass(frozen=True)
 class Options:
-    """How a bridge works. The boxes have to agree about those from `wire` on."""
+    """How a bridge works. The boxes have to agree about those of agreed()."""
 
     job: str
     box: int  # this box's number, from 0
     boxes: int
     meet: tuple[tuple[str, int], ...]  # where the bridges of boxes 0, 1, ... keep a store
+    keeps_store: bool = True  # False: torchrun's agent does
     every: int = 500  # global steps between two rounds
     seconds: float = 5.0  # or so many seconds, if that is earlier
     timeout: float = 20.0  # of a transfer
@@ -39,7 +40,7 @@ class Options:
 
     def agreed(self) -> dict[str, object]:
         """What has to be the same on all boxes."""
-        names = ("boxes", "wire", "outer", "rate", "momentum", "combine", "sparse", "fragments", "copy")
+        names = ("boxes", "seconds", "timeout", "wire", "outer", "rate", "momentum", "combine", "sparse", "fragments", "copy")
         return {name: getattr(self, name) for name in names}
 
 
@@ -135,6 +136,7 @@ def parse(arguments: Sequence[str]) -> Options:
         given["boxes"] = _first_number(("WORLD_SIZE", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
     if given["meet"] is None and os.environ.get("MASTER_ADDR"):
         given["meet"] = ((os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or DEFAULT_PORT)),)
+        given["keeps_store"] = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     for name in ("job", "box", "boxes", "meet"):
         if given[name] is None:
             parser.error(f"--{name} is required")

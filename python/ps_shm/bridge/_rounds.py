@@ -23,6 +23,7 @@ from ._state import Counted, Ready, State
 
 MAX_LAST_TRIES = 3  # to form a group once this box's job is over
 RETRY_SECONDS = 0.2
+WRONG_USAGE = 2  # exit code: to be started again would not help
 
 
 class Bridge:
@@ -34,14 +35,20 @@ class Bridge:
         self.box = Box(options)
         self.state = State(options.job, self.box.instance, self.box.blocks, options.wire, options.outer)
         self.group = make_group(options)
-        self.sparse = self.box.sparse_blocks()
-        # What encoding has lost of the sums made here. Lost with the process.
+        self.sparse = self.box.blocks_of(lambda part: part.is_sparse)
+        self.unstepped = self.box.blocks_of(lambda part: not part.is_stepped)
+        # What encoding has lost of the sums made here, and what it will have lost once the sum is decided: blocks and
+        # numbers. Lost with the process.
         self._residual = np.zeros((0 if options.wire == "float32" else self.box.blocks, BLOCK), np.float32)
+        self._next_residual: Optional[tuple[Any, Any]] = None
+        self._can_report = True
         self._last_step, self._last_time = self.box.step, time.monotonic()
-        self.state.set(box=options.box, boxes=options.boxes)
+        self.state.set(box=options.box, boxes=options.boxes, variables=self.box.declared)
         self.tell(f"joined job '{options.job}' at round {self.header.round}: {sum(p.size for p in self.box.parts)} floats")
         if self.box.left_alone:
             self.tell(f"left alone, as they are neither float32 nor named by --copy: {', '.join(self.box.left_alone)}")
+        if self.box.declared_late:
+            self.tell(f"left alone, as they were declared after the first bridge had begun: {', '.join(self.box.declared_late)}")
 
     @property
     def header(self) -> Any:
@@ -55,9 +62,14 @@ class Bridge:
 
     def record(self, **record: Any) -> None:
         """Appends a record to the report."""
-        if self.options.report:
+        if not self.options.report or not self._can_report:
+            return
+        try:
             with open(self.options.report, "a") as report:
                 report.write(json.dumps({"unix_time": round(time.time(), 3), "box": self.options.box, **record}) + "\n")
+        except OSError as error:
+            self._can_report = False
+            self.tell(f"the report ends here: {error}")
 
     # ---- The job's part.
 
@@ -72,9 +84,9 @@ class Bridge:
         if self.box.is_over or not self.header.is_whole:
             return
         if self.header.phase == "counted":
-            left = self.box.add(ticket, self.box.correction(self.state))
+            left = self.box.add(ticket, self.box.correction(self.state), self.box.values(self.state))
             if left:
-                self.tell(f"dropped {left} elements of this box's work: an in-place block was in doubt")
+                self.tell(f"dropped this box's work on {left} elements: an in-place block was in doubt, and got the anchor")
             if left is not None:
                 self.state.set(phase="idle", dropped=self.header.dropped + left)
         elif self.header.phase == "assign":
@@ -83,7 +95,7 @@ class Bridge:
 
     def _step(self) -> None:
         fragment = self.box.fragment(self.header.round - 1)  # its blocks step, and those that somebody sent
-        squares = self.state.step(self.header.rate, self.header.momentum, self.sparse, fragment.start, fragment.stop)
+        squares = self.state.step(self.header.rate, self.header.momentum, self.unstepped, fragment.start, fragment.stop)
         self.state.set(checksum=self.state.anchor_checksum, norm=squares**0.5, is_stepping=False)
 
     def _advance(self, counted: Counted) -> dict[str, Any]:
@@ -133,13 +145,24 @@ class Bridge:
             "version": ps_shm.__version__,
         })  # fmt: skip
         for what in ("version", "options", "shapes"):
-            for one in said[1:]:
-                if one[what] != said[0][what]:
-                    raise SystemExit(f"bridge {self.options.box}: {self._difference(what, said[0], one)}")
+            self._agree(what, said)
         return said
+
+    def _agree(self, what: str, said: list[dict[str, Any]]) -> None:
+        """Those that have what most have go on without the others: the bridge of such a box ends."""
+        held = [one for one in said if one["is_whole"]] or said
+        first = max(held, key=lambda one: sum(one[what] == other[what] for other in held))
+        mine = said[self.group.rank]
+        if mine[what] != first[what]:
+            print(f"bridge {self.options.box}: {self._difference(what, first, mine)}", file=sys.stderr, flush=True)
+            raise SystemExit(WRONG_USAGE)
+        for one in said:
+            if one[what] != first[what]:
+                raise BrokenError(self._difference(what, first, one))
 
     @staticmethod
     def _difference(what: str, first: dict[str, Any], other: dict[str, Any]) -> str:
+        first, other = sorted((first, other), key=lambda one: one["box"])
         boxes = f"boxes {first['box']} and {other['box']}"
         if what == "shapes":
             one, two = first[what], other[what]
@@ -218,15 +241,12 @@ class Bridge:
         """Of a result: what is added up, of which cuts."""
         return self.state.checksum(size) ^ zlib.crc32(json.dumps(counted, sort_keys=True).encode())
 
-    def _vote(self, is_finite: bool = True) -> None:
+    def _vote(self) -> None:
         """All have accepted the same result: it is decided (bridge.R5)."""
-        votes = self.group.gather([self.header.ready.round, self.header.ready.checksum, is_finite])
-        if any(vote[:2] != votes[0][:2] for vote in votes):
+        votes = self.group.gather([self.header.ready.round, self.header.ready.checksum])
+        if any(vote != votes[0] for vote in votes):
             self.state.set(ready=None)
             raise BrokenError("the boxes were given different sums")
-        if not all(vote[2] for vote in votes):
-            self.state.set(ready=None)
-            raise SystemExit(f"bridge {self.options.box}: what the boxes have done adds up to more than float32 holds")
 
     # ---- A round.
 
@@ -271,6 +291,7 @@ class Bridge:
 
     def exchange(self, weights: list[float]) -> tuple[int, bool]:
         """Sums what all have sent, each box a part of it (bridge.R3). The bytes of the sum, and whether this box's part is finite."""
+        self._next_residual = None
         members, rank = len(self.group.members), self.group.rank
         block = self.state.sum.size // max(self.box.blocks, 1)
         is_mine = self.state.present != 0
@@ -292,8 +313,7 @@ class Bridge:
         summed = chosen[mine.start // block : mine.stop // block]
         residual = self._residual[summed] if self._residual.size else self._residual
         is_finite = self.state.add_up(parts, weights, self.options.combine == "mean", self.sparse[summed], residual, total)
-        if self._residual.size:
-            self._residual[summed] = residual
+        self._next_residual = (summed, residual) if self._residual.size else None
         whole[mine] = total
         self.group.exchange([total] * members, [whole[ends[k] : ends[k + 1]] for k in range(members)])
         return whole.size, is_finite
@@ -313,8 +333,11 @@ class Bridge:
         if all(one[2] and not one[1] for one in cuts):
             return False
         if not any(one[1] for one in cuts):  # a momentum would move the anchor
+            self._give(is_finite, over)
             return True
         size, is_sum_finite = self.exchange([one[1] for one in cuts])
+        if not all(self.group.gather(is_sum_finite)):
+            raise SystemExit(f"bridge {self.options.box}: what the boxes have done adds up to more than float32 holds")
         summed = time.monotonic()
         # bridge.S4, bridge.R4
         counted = self.header.counted | {str(box): cut for cut, weight, _, box in cuts if weight}
@@ -322,10 +345,15 @@ class Bridge:
             self.header.round + 1, self._checksum(size, counted), size, self.group.number, counted, self.options.rate,
             self.options.momentum,
         ))  # fmt: skip
-        self._vote(is_sum_finite)
+        self._vote()
         self.commit()
+        if self._next_residual:
+            blocks, lost = self._next_residual
+            self._residual[blocks] = lost
         self._give(is_finite, over)
         self._copy(over)
+        if decision := self.group.has_made_a_round():
+            self.tell(decision)
         now, members = time.monotonic(), len(cuts)
         self.state.set(
             at=time.time(), seconds=round(now - met, 6), bytes=2 * size * (members - 1) // members, members=tuple(self.group.members)
@@ -338,12 +366,14 @@ class Bridge:
         return True
 
     def _give(self, is_finite: bool, over: bool) -> None:
-        """Gives the job what the round has decided."""
+        """Gives the job what the round has decided, if it has."""
         if over:
             return
         if not is_finite and self.options.heal:
             steps = self.box.step - self.header.counted_step
-            self.state.set(phase="assign", dropped_steps=self.header.dropped_steps + max(steps, 0))
+            self.state.set(
+                phase="assign", dropped_steps=self.header.dropped_steps + max(steps, 0), ticket=self.header.ticket + 1
+            )
             self.tell(f"the job's values are not finite: it is given the anchor of round {self.header.round}")
         elif not is_finite:
             self.tell("the job's values are not finite: it takes no part in rounds. Start the workers with --on-nan skip and "
@@ -390,6 +420,8 @@ class Bridge:
                     raise
                 self.group.close()
                 stays = isinstance(error, WantedError)
+                if not stays:
+                    self.group.has_failed()
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:120]
                 if tries == 0:
                     self.tell(f"forms a new group while the job trains on: {reason}")

@@ -50,6 +50,7 @@ class Header:
     cut_step: int = 0  # global step of the open cut, and of the last one that was counted
     counted_step: int = -1
     ticket: int = 0  # of the last change of the job
+    variables: int = 0  # of the job, in the order of their declaration: later ones are left alone
     # For whoever looks.
     box: int = 0
     boxes: int = 0
