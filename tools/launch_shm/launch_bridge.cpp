@@ -45,7 +45,10 @@ void Launch::end_bridge() {
   if (bridges_.empty()) return;
   Child& bridge = bridges_.back();
   if (stop_requests() == 0) give_up_at_ = 0.0;
-  if (has_failed_ || stop_requests() != 0 || !bridge_has_joined_) bridge.send(SIGTERM);  // it would wait for the job
+  const bool is_wanted = !has_failed_ && stop_requests() == 0;
+  if (is_wanted && !bridge_has_joined_ && !bridge.has_ended())
+    progress_->print("launch_shm: the job is done before its bridge had found it: no bridge exchanges its last steps");
+  if (!is_wanted || !bridge_has_joined_) bridge.send(SIGTERM);  // it would wait for the job
   bool has_told = false;
   const double tell_at = now_seconds() + 1;
   while (!bridge.has_ended()) {
