@@ -2,6 +2,7 @@
 import abc
 import copy
 import enum
+import inspect
 import pickle
 import sys
 import types
@@ -139,11 +140,19 @@ class CopyMode(enum.Enum):
 
 
 class Storage(abc.ABC):
-    """The names of the abstract methods of dynamicemb.types.Storage."""
+    """The abstract methods of dynamicemb.types.Storage, with the parameters that they have there."""
 
-    for _name in ("find", "insert", "dump", "load", "embedding_dtype", "embedding_dim", "value_dim", "max_embedding_dim",
-                  "max_value_dim", "embedding_dims", "all_dims_vec4", "init_optimizer_state", "export_keys_values"):
-        locals()[_name] = abc.abstractmethod(lambda self: None)
+    for _name, _parameters in {
+        "find": "unique_keys, table_ids, copy_mode, lfu_accumulated_frequency=None",
+        "insert": "keys, table_ids, values, scores=None, preserve_existing=False",
+        "dump": "table_id, meta_file_path, emb_key_path, embedding_file_path, score_file_path, opt_file_path, timestamp",
+        "load": "table_id, meta_file_path, emb_file_path, embedding_file_path, score_file_path, opt_file_path, include_optim, "
+                "timestamp",
+        "export_keys_values": "device, batch_size=65536, table_id=0",
+        "embedding_dim": "table_id", "value_dim": "table_id", "max_embedding_dim": "", "max_value_dim": "",
+        "embedding_dtype": "", "embedding_dims": "", "all_dims_vec4": "", "init_optimizer_state": "",
+    }.items():  # fmt: skip
+        locals()[_name] = abc.abstractmethod(eval(f"lambda self, {_parameters}: None"))
 
 
 class Optimizer:
@@ -173,6 +182,17 @@ def dynamicemb(monkeypatch):
 
 def options(*dims, capacity=1000, dtype=torch.float32):
     return [SimpleNamespace(dim=dim, max_capacity=capacity, embedding_dtype=dtype) for dim in dims]
+
+
+def test_a_storage_can_be_called_as_dynamicembs_own(worker, dynamicemb):
+    made = ps_shm.torch.table_storage(worker, "items")
+    assert not made.__abstractmethods__
+    for name in Storage.__abstractmethods__:
+        wanted, ours = (list(inspect.signature(getattr(of, name)).parameters.values()) for of in (Storage, made))
+        assert [one.name for one in ours[: len(wanted)]] == [one.name for one in wanted], name
+        for own, other in zip(ours, wanted):
+            assert other.default is other.empty or own.default == other.default, (name, own)
+        assert all(one.default is not one.empty for one in ours[len(wanted) :]), name
 
 
 def test_a_storage_for_dynamicemb_finds_what_was_inserted(worker, dynamicemb):
