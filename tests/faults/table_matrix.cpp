@@ -9,7 +9,8 @@
 //
 //   table_matrix [--full] [--seed N] [--only TEXT]
 //
-// It also kills workers before the k-th store to a shared word, whatever that store is: for every k with --full.
+// It also kills workers before the k-th store to a shared word, whatever that store is: for every k with --full. In a
+// storm 1000 workers die one after the other while they make a row or update one, and then some wherever they are.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -192,6 +193,41 @@ class Tables {
       waitpid(one, nullptr, 0);
       running_.erase(one);
       one = start_worker(rank);
+    }
+    finish();
+  }
+
+  // The same, but each dies while it makes a row or updates one.
+  void storm_of_inserts(std::uint32_t kills) {
+    static constexpr FaultPoint kPoints[] = {
+        FaultPoint::kRowNoted, FaultPoint::kRowClaimed, FaultPoint::kRowFilled,
+        FaultPoint::kRowReady, FaultPoint::kRowLinked,  FaultPoint::kRowLive,
+        FaultPoint::kRowDone,  FaultPoint::kRowPinned,  FaultPoint::kInplaceElement};
+    const auto start_doomed = [&](std::uint32_t rank) {
+      return start_worker(rank, {.point = kPoints[random_() % std::size(kPoints)], .passes = int(1 + random_() % 60)});
+    };
+    start_ps();
+    start_keeper();
+    std::vector<pid_t> workers;
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.push_back(start_doomed(rank));
+    for (std::uint32_t i = 0; i < kills; ++i) {
+      int status = 0;
+      std::uint32_t rank = 0;
+      const auto has_died = [&] {
+        for (rank = 0; rank < kWorkers; ++rank)
+          if (waitpid(workers[rank], &status, WNOHANG) == workers[rank]) return true;
+        return false;
+      };
+      if (!wait_for(has_died)) throw Failed{"nobody comes to make a row" + said()};
+      running_.erase(workers[rank]);
+      if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL) throw Failed{"a worker ended by itself" + said()};
+      workers[rank] = start_doomed(rank);
+    }
+    for (std::uint32_t rank = 0; rank < kWorkers; ++rank) {
+      kill(workers[rank], SIGKILL);
+      waitpid(workers[rank], nullptr, 0);
+      running_.erase(workers[rank]);
+      start_worker(rank);
     }
     finish();
   }
@@ -449,7 +485,7 @@ int main(int argc, char** argv) {
   for (int round = 0; round < (cases.is_full() ? 20 : 1); ++round)
     for (const FaultPointRow& row : kFaultPointTable)
       for (const Action action : {Action::kKill, Action::kStop})
-        if (row.actor == FaultActor::kTableWorker)
+        if (row.actor == FaultActor::kTableWorker || row.point == FaultPoint::kInplaceElement)
           cases.run(fmt::format("{} at {}", action == Action::kKill ? "kill" : "stop", row.name),
                     [&] { Tables(cases.random()).strike(row, action); });
   std::uint64_t last = ~std::uint64_t{0};
@@ -462,6 +498,7 @@ int main(int argc, char** argv) {
     for (std::uint64_t store = 1; store < std::min<std::uint64_t>(last, 2000); ++store) strike(store);
   else
     for (int i = 0; i < 12; ++i) strike(1 + cases.random() % (i < 4 ? 60 : 3000));
+  cases.run("storm of inserts", [&] { Tables(cases.random()).storm_of_inserts(1000); });
   cases.run("storm", [&] { Tables(cases.random()).storm(cases.is_full() ? 2000 : 60); });
   return cases.end();
 }
