@@ -206,6 +206,7 @@ class Tables {
     const auto start_doomed = [&](std::uint32_t rank) {
       return start_worker(rank, {.point = kPoints[random_() % std::size(kPoints)], .passes = int(1 + random_() % 60)});
     };
+    holds_.dtype = DType::kFloat32;  // there are more pushes than kExactPushes of each key
     start_ps();
     start_keeper();
     std::vector<pid_t> workers;
