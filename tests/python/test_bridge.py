@@ -553,7 +553,7 @@ def test_the_program_says_what_is_wrong(tmp_path):
 
 def test_a_launch_that_ends_before_its_bridge_has_begun_says_so(job, tmp_path):
     python = tmp_path / "python3"
-    python.write_text("#!/bin/sh\nexec sleep 1000\n")
+    python.write_text(f"#!{sys.executable}\nimport signal\nsignal.pause()\n")
     python.chmod(0o755)
     done = subprocess.run([TOOLS / "launch_shm", "--job", job, "--workers", "1", "--model", "count", "--steps", "5", "--bridge",
                            "127.0.0.1:1/2 --box 0"], env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
