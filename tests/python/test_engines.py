@@ -12,6 +12,7 @@ import ps_shm
 import ps_shm.engines.http
 import ps_shm.engines.sglang
 import ps_shm.engines.vllm
+from ps_shm.torch import _registration
 import vllm_stub
 
 factory = vllm_stub.install()
@@ -90,9 +91,9 @@ def engine():
 
 def test_a_worker_on_a_gpu_registers_what_it_copies_from(job, engine, monkeypatch):
     registered = []
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: types.SimpleNamespace(
-        cudaHostRegister=lambda address, size, flags: registered.append(address) or 0,
-        cudaHostUnregister=registered.remove))
+    monkeypatch.setattr(_registration, "_driver", lambda: types.SimpleNamespace(
+        cuMemHostRegister_v2=lambda address, size, flags: registered.append(address.value) or 0,
+        cuMemHostUnregister=lambda address: registered.remove(address.value)))
     worker = engine()
     worker.device = torch.device("cuda:0")
     weights = {"w": torch.ones(1000, 3)}

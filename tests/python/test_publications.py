@@ -2,6 +2,7 @@
 import asyncio
 import collections.abc
 import os
+import pathlib
 import signal
 import threading
 
@@ -11,7 +12,7 @@ import torch
 
 import ps_shm
 import ps_shm.torch
-from ps_shm.torch import _publication
+from ps_shm.torch import _publication, _registration
 from conftest import segments, wait_until
 
 
@@ -336,26 +337,37 @@ def test_memory_is_taken_as_it_is_used_and_given_back(job):
         assert megabytes() == 3
 
 
+def is_writable(address):
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(part, 16) for part in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line.split()[1][1] == "w"
+    raise AssertionError(f"nothing is mapped at {address:#x}")
+
+
 class FakeCuda:
     """The CPU passes for a GPU: registrations, and the order of what happens, are recorded."""
 
     def __init__(self, monkeypatch, refuses=()):
         self.ranges, self.log, self.refuses = {}, [], refuses
         monkeypatch.setattr(_publication, "is_on_gpu", lambda tensor: tensor.is_floating_point())
-        monkeypatch.setattr(torch.cuda, "cudart", lambda: self)
+        monkeypatch.setattr(_registration, "_driver", lambda: self)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self)
 
-    def cudaHostRegister(self, address, size, flags):
+    def cuMemHostRegister_v2(self, address, size, flags):
+        address, size = address.value, size.value
         assert address % 4096 == 0 and size % 4096 == 0 and size <= 1 << 30
         assert all(address + size <= begin or begin + length <= address for begin, length in self.ranges.items())
         if flags in self.refuses:
             return 801
+        if flags & 8 == 0 and not is_writable(address):  # the kernel pins no page for writing then
+            return 1
         self.ranges[address] = size
         self.log.append(("register", flags))
         return 0
 
-    def cudaHostUnregister(self, address):
-        del self.ranges[address]
+    def cuMemHostUnregister(self, address):
+        del self.ranges[address.value]
         self.log.append("unregister")
         return 0
 
@@ -401,11 +413,13 @@ def test_what_cuda_does_not_register_is_copied_all_the_same(job, monkeypatch, ca
         assert torch.equal(other.weight, model.weight) and not cuda.ranges
         cuda.refuses = (9,)
     assert [record.message for record in caplog.records] == [
-        "CUDA does not register shared memory (cudaHostRegister: error 801): copies take longer"] * 2
+        "CUDA does not register shared memory (cuMemHostRegister: error 801): copies take longer"] * 2
     with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
         publisher.publish()
-        subscriber.update()  # without the flag for read-only memory
+        subscriber.update()  # without the flag for read-only memory, which is writable only in the call
         assert cuda.log.count(("register", 1)) == 2
+        of_publisher, of_subscriber = cuda.ranges
+        assert is_writable(of_publisher) and not is_writable(of_subscriber)
     with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
         publisher.publish()
         monkeypatch.setattr(torch.Tensor, "copy_", None)
