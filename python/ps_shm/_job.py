@@ -54,13 +54,13 @@ class Server(_core.Server, Closing):
     """
 
     def __init__(
-        self, job: Optional[str] = None, *, adopt: bool = False, restore: Optional[str] = None, **settings: Setting
+        self, job: Optional[str] = None, *, adopt: bool = False, restore: Union[str, "os.PathLike[str]", None] = None, **settings: Setting
     ) -> None:
         """Creates the job, or takes it over. The arguments are described with the class."""
         name = job or (None if _served else _environment.job()) or _new_name()
         if settings.get("workers") is None:
             settings["workers"] = _environment.world_size() or 1
-        super().__init__(name, adopt, restore or "", settings)
+        super().__init__(name, adopt, os.fspath(restore or ""), settings)
         self._pid = os.getpid()
         global _outer_job
         if not _served:

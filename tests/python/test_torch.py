@@ -450,6 +450,72 @@ def test_buffers_follow_their_policy(job, policy):
             opt.close()
 
 
+def test_a_buffer_that_forward_puts_another_tensor_into_is_shared(job):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.Linear(2, 1)
+            self.register_buffer("mean", torch.zeros(2))
+
+        def forward(self, x):
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+            return self.linear(x)
+
+    models = [Model(), Model()]
+    with ps_shm.Server(job, workers=2):
+        opts = [ps_shm.torch.Optimizer(model, job, rank=rank) for rank, model in enumerate(models)]
+        for model, opt, factor in zip(models, opts, (1.0, 3.0)):
+            model(torch.full((4, 2), factor)).sum().backward()
+            opt.step()
+        opts[0].pull()
+        assert all(model.mean.tolist() == [0.5, 0.5] for model in models)
+        models[0].mean = torch.zeros(3)
+        with pytest.raises(ps_shm.Error, match="buffer 'mean' has become torch.float32 of shape \\(3,\\)"):
+            opts[0].pull()
+        models[0].mean = torch.zeros(2)
+        for opt in opts:
+            opt.close()
+
+
+def test_a_mean_is_over_the_workers_that_there_are_whatever_the_job_expected(job):
+    models = [torch.nn.BatchNorm1d(2) for _ in range(4)]
+    with ps_shm.Server(job, workers=1, lr=0.0):
+        opts = [ps_shm.torch.Optimizer(model, job, rank=rank, buffers="mean") for rank, model in enumerate(models)]
+        for model, opt in zip(models, opts):
+            opt._membership._looked = -1.0  # it looks for the others now
+            model(torch.full((4, 2), 4.0)).sum().backward()
+            opt.step()
+        opts[0].pull()
+        assert models[0].running_mean.tolist() == pytest.approx([0.4, 0.4])
+        for opt in opts:
+            opt.close()
+
+
+def test_local_steps_of_workers_that_the_job_did_not_expect_are_averaged(job):
+    models = [torch.nn.Linear(1, 1, bias=False) for _ in range(3)]
+    barrier = threading.Barrier(3)
+
+    def run(rank):
+        model = models[rank]
+        local = torch.optim.SGD(model.parameters(), lr=1.0)
+        with ps_shm.torch.Optimizer(model, job, rank=rank, push_every=2, local=local) as opt:
+            barrier.wait(PATIENCE)
+            begun[rank] = model.weight.item()
+            for _ in range(2):
+                opt.zero_grad()
+                model(torch.ones(1, 1)).sum().backward()
+                opt.step()
+
+    begun = [0.0] * 3
+    with ps_shm.Server(job, mode="sync", optimizer="add", workers=1):
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert models[0].weight.item() == pytest.approx(begun[0] - 2)
+
+
 def test_local_sgd_pushes_the_difference_of_several_steps(job):
     model, plain = small_model(), small_model()
     local = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -492,8 +558,8 @@ def test_embeddings_train_the_rows_that_a_batch_names(job):
                 m(ids).pow(2).sum().backward()
                 optimizer.step()
         np.testing.assert_allclose(table.pull(), plain[0].weight.detach().numpy(), atol=1e-5)
-        model.eval()
-        assert not model[0](ids).requires_grad
+        with torch.no_grad():
+            assert not model[0](ids).requires_grad
     with pytest.raises(ps_shm.Error, match="of no job yet"):
         ps_shm.torch.Embedding("table", 10, 4)(ids)
 
@@ -548,6 +614,101 @@ def test_zero_grad_drops_what_a_batch_gave_an_embedding(job):
         opt.step()
         changed = (embedding.variable.pull() != before).any(1)
         assert changed.nonzero()[0].tolist() == [5]
+
+
+@pytest.mark.parametrize("way", ["sum of two tables", "two losses", "a parameter of the same shape", "a sum of rows"])
+def test_gradients_of_rows_share_no_memory_with_others(job, way):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (ps_shm.torch.Embedding(name, 10, 4, rule="sgd") for name in "ab")
+            self.place = torch.nn.Parameter(torch.zeros(1, 4))
+
+    model, ids = Model(), torch.tensor([3])
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        before = model.a.weight[3]
+        if way == "sum of two tables":
+            ((model.a(ids) + model.b(ids)) * 8).sum().backward()
+            scaler = Scaler(8.0)
+            scaler.unscale_(opt)
+            expected = -1
+        elif way == "two losses":
+            rows = model.a(ids)
+            (rows * torch.ones(4)).sum().backward(retain_graph=True)
+            (rows * 10).sum().backward()
+            expected = -11
+        elif way == "a parameter of the same shape":
+            for factor in (1, 10):
+                ((model.a(ids) + model.place) * factor).sum().backward()
+            expected = -11
+        else:
+            (model.a(torch.tensor([3, 3])).sum(1) * 8).sum().backward()
+            Scaler(8.0).unscale_(opt)
+            expected = -2
+        opt.step()
+        assert torch.allclose(model.a.weight[3], before + expected)
+
+
+def test_an_embedding_is_frozen_by_itself_and_trains_in_eval(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        def trains():
+            before = embedding.weight
+            model(torch.tensor([3])).sum().backward()
+            opt.step()
+            return not torch.equal(embedding.weight, before)
+
+        assert trains()
+        assert not (embedding.requires_grad_(False), trains())[1]
+        assert (embedding.requires_grad_(), trains())[1]
+        assert (model.eval(), trains())[1]
+        model(torch.tensor([3])).sum().backward()
+        for p in opt.param_groups[0]["params"]:
+            p.grad = None
+        before = embedding.weight
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_table_is_not_begun_anew_without_a_word(job, keyed):
+    embedding = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed)
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        model(torch.tensor([3])).sum().backward()
+        opt.step()
+        kept = model.state_dict()
+        trained = embedding(torch.tensor([3]))
+    with pytest.raises(ps_shm.Error, match="its table went with the job"):
+        ps_shm.torch.Optimizer(model, job, create=True, lr=0.1)
+    model.load_state_dict(kept)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1):
+        assert torch.equal(embedding(torch.tensor([3])), trained)
+    with ps_shm.Server(job), ps_shm.torch.Optimizer(copy.deepcopy(small_model()), job):
+        model.load_state_dict(kept)
+        with ps_shm.torch.Optimizer(model, job, prefix="x."):
+            pass
+        with ps_shm.torch.Optimizer(model, job, prefix="y."):  # the job still has it
+            assert torch.equal(embedding(torch.tensor([3])), trained)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_of_pytorch_does_not_matter(job, dtype):
+    model = torch.nn.Sequential(ps_shm.torch.Embedding("table", 10, 4), torch.nn.Linear(4, 2))
+    model[1].weight = torch.nn.Parameter(torch.randn(4, 2).t())
+    half = torch.nn.Linear(4, 2).bfloat16()
+    torch.set_default_dtype(dtype)
+    try:
+        with ps_shm.torch.Optimizer(model, job, create=True) as opt:
+            model(torch.tensor([1])).sum().backward()
+            opt.step()
+        with ps_shm.torch.Optimizer(half, job, create=True):
+            pass
+        with ps_shm.torch.Elastic(torch.nn.Linear(4, 2, dtype=torch.float32), job, create=True, alpha=0.5) as elastic:
+            assert elastic.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_subscriber_keeps_a_model_at_the_newest_weights(job):
@@ -635,6 +796,53 @@ def test_moments_are_loaded_by_who_makes_the_job(job):
         ps_shm.torch.Optimizer(model, job, create=True, restore=torch.optim.SGD(model.parameters(), lr=0.1).state_dict())
     with pytest.raises(ps_shm.Error, match="by ps_shm.checkpoint"):
         ps_shm.torch.Optimizer(torch.nn.Sequential(ps_shm.torch.Embedding("t", 10, 4), model), job, create=True, restore=kept)
+    with pytest.raises(ValueError, match="there are 2 groups of parameters, and the state has 1"):
+        ps_shm.torch.Optimizer(model, job, create=True, restore=kept, params=[{"params": p} for p in list(model.parameters())[:2]])
+
+
+def test_what_cannot_be_loaded_leaves_the_job_as_it_is(job):
+    model = torch.nn.Sequential(ps_shm.torch.Embedding("table", 10, 8), torch.nn.Linear(8, 2))
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam") as opt:
+        model(torch.tensor([3])).sum().backward()
+        opt.step()
+        kept = opt.state_dict()
+        with pytest.raises(ps_shm.Error, match="by ps_shm.checkpoint"):
+            opt.load_state_dict(kept)
+        with pytest.raises(TypeError, match="what state_dict"):
+            opt.load_state_dict(torch.optim.Adam(model.parameters()).state_dict() | {"state": {0: {}}})
+        opt.step()
+        assert opt.global_step == 2
+
+
+def test_a_state_is_not_restored_over_another_model_of_the_process(job):
+    models, kept = [torch.nn.Linear(3, 1) for _ in range(2)], []
+    settings = {"create": True, "optimizer": "adam"}
+    with ps_shm.torch.Optimizer(models[0], job, prefix="a.", **settings) as first:
+        with ps_shm.torch.Optimizer(models[1], job, prefix="b.", **settings) as second:
+            for model, opt in zip(models, (first, second)):
+                model(torch.ones(1, 3)).sum().backward()
+                opt.step()
+                kept.append(opt.state_dict())
+            weights = [model.weight.detach().clone() for model in models]
+            for opt, state in zip((first, second), kept):
+                with pytest.raises(ps_shm.Error, match="other objects of this process"):
+                    opt.load_state_dict(state)
+            assert all(torch.equal(model.weight, kept) for model, kept in zip(models, weights))
+    with ps_shm.torch.Optimizer(models[0], job, prefix="a.", restore=kept[0], **settings):
+        with pytest.raises(ps_shm.Error, match="other objects of this process"):
+            ps_shm.torch.Optimizer(models[1], job, prefix="b.", restore=kept[1], **settings)
+
+
+def test_a_process_that_only_joins_leaves_the_rate_as_it_is(job):
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        train(model, opt, 1)
+        kept = opt.state_dict()
+    with ps_shm.Server(job, lr=0.1) as server:
+        server.set(lr=0.001)
+        with ps_shm.torch.Optimizer(model, job, create=True, rank=0, restore=kept) as opt:
+            train(model, opt, 1)
+            assert opt.param_groups[0]["lr"] == pytest.approx(0.001) and float(opt.worker.live["lr"]) == pytest.approx(0.001)
 
 
 def test_a_model_with_a_table_goes_on_from_a_checkpoint(job, tmp_path):
@@ -718,6 +926,37 @@ opt = ps_shm.torch.Optimizer(torch.nn.Linear(20, 5), sys.argv[1], create=True)
 opt.step()
 """
     assert start(text, job).finish_quietly() == (0, "", "")
+    assert not segments(job)
+
+
+MAIN = """
+import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # before there are other threads
+import torch, ps_shm.torch
+def main():
+    opt = ps_shm.torch.Optimizer(torch.nn.Linear(4, 2), sys.argv[1], create=True, workers=2, lr=0.01)
+    opt.worker.wait_for_workers()
+    print("works", flush=True)
+    for _ in range(int(sys.argv[2])):
+        opt.step()
+    if sys.argv[2] != "1":
+        signal.sigwait({signal.SIGUSR1})
+        opt.step()
+main()
+print("done", flush=True)
+"""
+
+
+def test_a_maker_whose_main_returns_without_close_waits_for_the_others(job, start):
+    maker = start(MAIN, job, "1")
+    wait_until(lambda: segments(job), "the job")
+    other = start(MAIN, job, "3")
+    assert [maker.line(), maker.line()] == ["works", "done"] and other.line() == "works"
+    wait_until(lambda: len([w for w in ps_shm.View(job).workers() if w.state == "alive"]) == 1, "the maker's worker to leave")
+    assert maker.process.poll() is None and ps_shm.View(job).served
+    other.send(signal.SIGUSR1)
+    assert other.finish()[:2] == (0, "done\n")
+    assert maker.finish()[0] == 0
     assert not segments(job)
 
 

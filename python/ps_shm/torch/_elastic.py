@@ -63,12 +63,12 @@ class Elastic(Joined):
             settings.setdefault("optimizer", "add")
         self._alpha, self._every, self._steps = alpha, every, 0
         self._parameters = parameters(own(model))
-        self._membership = Membership(job, create, rank, wait, group, threads, settings, prefix=prefix)
+        self._hold(Membership(job, create, rank, wait, group, threads, settings, prefix=prefix))
         self.worker = self._membership.worker
         try:
             self._bundle = self.worker.variables({prefix + n: floats(p) for n, p in self._parameters.items()}, rule="add")
             self._places = Places(self._bundle)
-            self._centre = [torch.empty(p.shape) for p in self._parameters.values()]
+            self._centre = [torch.empty(p.shape, dtype=torch.float32, device="cpu") for p in self._parameters.values()]
             self._pinned = self._bundle.pin(self._centre)
             self.pull()
         except BaseException:

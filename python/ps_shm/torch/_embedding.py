@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional
 import numpy
 import torch
 
-from .. import Error, Table, Variable, Worker
+from .. import Error, ErrorCode, Table, Variable, Worker
 
 
 # A hook of the rows that forward() has returned. The tensor that carries their gradient has no memory of its own.
@@ -18,7 +18,7 @@ def _take(
     gradient: torch.Tensor,
 ) -> None:
     carrier = gradient.detach().new_empty(()).expand(gradient.shape)
-    carrier.grad = gradient.detach()
+    carrier.grad = gradient.detach().clone(memory_format=torch.contiguous_format)  # autograd may use its memory again
     given.append((ids, carrier))
     if shown is not None:
         shown.append(carrier)
@@ -43,7 +43,9 @@ class Embedding(torch.nn.Module):
     torch.optim.swa_utils.AveragedModel, uses the same table.
 
     An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
-    `worker` or call attach(worker), and call push() after backward().
+    `worker` or call attach(worker), and call push() after backward(). The table is no parameter: Optimizer.zero_grad() or
+    drop() discards its gradients, which zero_grad() of the model does not, and requires_grad_(False) of the embedding itself
+    freezes it.
 
     Args:
         name: the name of the variable.
@@ -63,7 +65,7 @@ class Embedding(torch.nn.Module):
     Raises:
         ValueError: evict, ttl or admit without keyed=True; another dtype.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
-            same. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
+            same, and where it would begin the table anew though the embedding had one in an earlier job. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
     """
 
     def __init__(
@@ -93,11 +95,12 @@ class Embedding(torch.nn.Module):
         self._keyed, self._evict, self._ttl, self._admit, self._dtype = keyed, evict, ttl, admit, dtype
         self._variable: Optional[Variable] = None
         self._table: Optional[Table] = None
+        self._is_frozen = False
         # For push(): the ids, and a tensor whose `grad` is their gradient, as that of a parameter is.
         self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._shown: Optional[list[torch.Tensor]] = None
         self._loaded: Optional[torch.Tensor] = None
-        self._loaded_ids = torch.zeros(0, dtype=torch.int64)
+        self._loaded_ids = torch.zeros(0, dtype=torch.int64, device="cpu")
         self._padding = padding_idx if padding_idx is None or keyed else range(num_embeddings)[padding_idx]
         if worker is not None:
             self.attach(worker)
@@ -110,14 +113,17 @@ class Embedding(torch.nn.Module):
         """
         dtype = str(self._dtype).removeprefix("torch.")
         if self._keyed:
-            self._table = worker.table(
+            had_table = self._table is not None
+            table = worker.table(
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
                 admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
             )  # fmt: skip
             if self._loaded is not None:
-                is_new = ~torch.from_numpy(self._table.contains(self._loaded_ids))
-                self._table.assign(self._loaded_ids[is_new], self._loaded[is_new])
-            self._loaded = None
+                is_new = ~torch.from_numpy(table.contains(self._loaded_ids))
+                table.assign(self._loaded_ids[is_new], self._loaded[is_new])
+            elif had_table and table.statistics().made == 0:
+                raise self._lost()
+            self._table, self._loaded = table, None
             return
         self._variable = worker.variable(
             self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule,
@@ -129,6 +135,8 @@ class Embedding(torch.nn.Module):
         if self._loaded is not None:
             out[:] = self._loaded.numpy()
             return
+        if self._variable is not None:
+            raise self._lost()
         random = numpy.random.default_rng(self._seed)
         for begin in range(0, self.num_embeddings, 65536):
             rows = out[begin : begin + 65536]
@@ -158,6 +166,12 @@ class Embedding(torch.nn.Module):
     def _unattached(self) -> Error:
         return Error(f"embedding '{self.name}' is of no job yet: give its model to ps_shm.torch.Optimizer, or attach(worker)")
 
+    def _lost(self) -> Error:
+        return Error(
+            f"embedding '{self.name}': its table went with the job that it was in; load_state_dict() what state_dict() of the "
+            "model gave before, or make the model anew"
+        )
+
     # The ids and rows of a table by key.
     def _rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         if self._table is not None:
@@ -165,7 +179,7 @@ class Embedding(torch.nn.Module):
             return torch.from_numpy(saved.keys.view(numpy.int64)), torch.from_numpy(saved.rows)
         if self._loaded is not None:
             return self._loaded_ids, self._loaded
-        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, self.embedding_dim)
+        return self._loaded_ids, torch.zeros(0, self.embedding_dim, dtype=torch.float32, device="cpu")
 
     @property
     def weight(self) -> torch.Tensor:
@@ -175,7 +189,7 @@ class Embedding(torch.nn.Module):
         """
         if self._keyed:
             return self._rows()[1]
-        values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32)
+        values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32, device="cpu")
         if self._variable is not None:
             self._variable.pull(values)
         else:
@@ -185,11 +199,11 @@ class Embedding(torch.nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
 
-        The result is on the device of `ids`. In training mode its gradient is remembered for push(). Raises Error if an
-        id is out of range, which it cannot be with keyed=True.
+        The result is on the device of `ids`. Where gradients are computed, its own is remembered for push(). Raises Error
+        if an id is out of range, which it cannot be with keyed=True.
         """
         device, ids = ids.device, self._on_cpu(ids)
-        rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32)
+        rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32, device="cpu")
         if ids.numel() != 0 and self._keyed:
             self.table.pull(ids, rows)
             if self._padding is not None:
@@ -197,7 +211,7 @@ class Embedding(torch.nn.Module):
         elif ids.numel() != 0:
             self.variable.pull_rows(ids, rows)
         rows = rows.to(device)
-        if self.training and torch.is_grad_enabled() and ids.numel() != 0:
+        if not self._is_frozen and torch.is_grad_enabled() and ids.numel() != 0:
             rows.requires_grad_()
             # Not a method of this module, which may be copied before the backward pass.
             rows.register_hook(functools.partial(_take, self._given, self._shown, ids))
@@ -214,6 +228,12 @@ class Embedding(torch.nn.Module):
     def _on_cpu(self, ids: torch.Tensor) -> torch.Tensor:
         ids = ids.detach().cpu().contiguous()
         return ids.to(torch.int64) if self._keyed else ids
+
+    def requires_grad_(self, requires_grad: bool = True) -> "Embedding":
+        """Freezes the table for this process, or trains it again. (That of a module around this one does not reach it.)"""
+        self._is_frozen = not requires_grad
+        super().requires_grad_(requires_grad)
+        return self
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
@@ -234,8 +254,11 @@ class Embedding(torch.nn.Module):
         """
         if not self._given:
             return
-        ids = torch.cat([ids.reshape(-1) for ids, _ in self._given])
-        gradients = torch.cat([rows.grad.reshape(-1, self.embedding_dim).cpu() for _, rows in self._given if rows.grad is not None])
+        given = [(ids, rows.grad) for ids, rows in self._given if rows.grad is not None]
+        if not given:
+            return self._forget()
+        ids = torch.cat([ids.reshape(-1) for ids, _ in given])
+        gradients = torch.cat([gradient.reshape(-1, self.embedding_dim).cpu() for _, gradient in given])
         if self._padding is not None:
             is_row = ids != self._padding
             ids, gradients = ids[is_row], gradients[is_row]
@@ -283,10 +306,20 @@ class Embedding(torch.nn.Module):
                 f"size mismatch for {prefix}weight: the table has the shape {(self.num_embeddings, self.embedding_dim)}, and "
                 f"{tuple(values.shape)} is given"
             )
-        elif self._variable is None:
-            self._loaded = values.detach().to("cpu", torch.float32, copy=True)
-        else:
+        elif not self._try_assign(values):
+            self._variable, self._loaded = None, values.detach().to("cpu", torch.float32, copy=True)
+
+    # False: there is no job, or its worker has left.
+    def _try_assign(self, values: torch.Tensor) -> bool:
+        if self._variable is None:
+            return False
+        try:
             self._variable.assign(values.detach().to("cpu", self._dtype).contiguous(), reset=True)
+        except Error as error:
+            if error.code is not ErrorCode.INVALID_STATE:
+                raise
+            return False
+        return True
 
     def _load_rows(self, ids: torch.Tensor, values: torch.Tensor, prefix: str, errors: list[str]) -> None:
         if ids.ndim != 1 or tuple(values.shape) != (len(ids), self.embedding_dim):
@@ -297,12 +330,21 @@ class Embedding(torch.nn.Module):
             return
         ids = ids.detach().to("cpu", torch.int64, copy=True)
         values = values.detach().to("cpu", torch.float32, copy=True).contiguous()
+        if not self._try_set_rows(ids, values):
+            self._table, self._loaded_ids, self._loaded = None, ids, values
+
+    def _try_set_rows(self, ids: torch.Tensor, values: torch.Tensor) -> bool:
         if self._table is None:
-            self._loaded_ids, self._loaded = ids, values
-            return
-        others, _ = self._rows()
-        self._table.evict(others[~torch.isin(others, ids)])
-        self._table.assign(ids, values)
+            return False
+        try:
+            others, _ = self._rows()
+            self._table.evict(others[~torch.isin(others, ids)])
+            self._table.assign(ids, values)
+        except Error as error:
+            if error.code is not ErrorCode.INVALID_STATE:
+                raise
+            return False
+        return True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Embedding":
         """Returns an embedding of the same table. Gradients that were not pushed stay with this one."""

@@ -11,7 +11,7 @@ ALIGNMENT = 64  # in floats; a link requires this alignment of each tensor
 
 
 def _aligned(floats: int, device: torch.device) -> torch.Tensor:
-    room = torch.zeros(floats + ALIGNMENT, device=device)
+    room = torch.zeros(floats + ALIGNMENT, dtype=torch.float32, device=device)
     begin = -(room.data_ptr() // room.element_size()) % ALIGNMENT
     return room[begin : begin + floats]
 

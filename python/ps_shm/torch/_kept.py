@@ -1,6 +1,7 @@
 """Saves the state of a job's optimizer in a state_dict(), and begins a job with such a state."""
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator
 from typing import Any, Union
@@ -37,7 +38,7 @@ def moments(
 
 @contextlib.contextmanager
 def folder(
-    restore: Union[str, dict[str, Any], None], model: torch.nn.Module, prefix: str
+    restore: Union[str, os.PathLike[str], dict[str, Any], None], model: torch.nn.Module, prefix: str
 ) -> Iterator[Union[str, None]]:
     """Yields the folder of a checkpoint with the state to restore, or None.
 
@@ -45,8 +46,8 @@ def folder(
     temporary folder. The temporary folder exists until the context ends. Raises TypeError for another dict, and Error
     for a model that contains an Embedding, because state_dict() does not contain its table.
     """
-    if restore is None or isinstance(restore, str):
-        yield restore
+    if restore is None or isinstance(restore, (str, os.PathLike)):
+        yield None if restore is None else os.fspath(restore)
         return
     if "ps_shm" not in restore:
         raise TypeError("restore: pass what state_dict() of a ps_shm.torch.Optimizer gave, or the folder of a checkpoint")

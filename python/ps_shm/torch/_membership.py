@@ -14,6 +14,7 @@ from .._closing import Closing
 
 _log = logging.getLogger("ps_shm")
 _open: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+_serving: "set[Membership]" = set()  # kept until they are closed: the job goes on for others where the program has forgotten it
 
 
 def _is_served(job: str) -> bool:
@@ -58,12 +59,13 @@ class Membership:
         prefix: str = "",
     ) -> None:
         self._pid = os.getpid()
-        self._server: Optional[Server] = None
+        self._serve(None)
         self._is_own = not isinstance(job, Worker)
         self._prefix, self._creates = prefix, create
         self._is_replaced = False
         self._view: Optional[View] = None
-        self._leads, self._looked = False, -1.0
+        self._ranks: list[int] = []  # of the living workers
+        self._looked = -1.0
         if isinstance(job, Worker):
             self.worker = job
         else:
@@ -72,12 +74,13 @@ class Membership:
                 _replace(name, prefix)
             shared = next((m.worker for m in _here(name) if m._prefix != prefix), None) if rank is None and name else None
             if create and name and shared is None:
-                self._server = _try_serve(name, restore, {"threads": threads, "group": group or None, **settings})
+                self._serve(_try_serve(name, restore, {"threads": threads, "group": group or None, **settings}))
             try:
                 self.worker = shared or Worker(name, rank=rank, wait=wait, group=group, threads=threads)
             except BaseException:
                 if self._server is not None:
                     self._server.close()
+                    self._serve(None)
                 raise
         self.job = self.worker.job
         _open.add(self)
@@ -95,16 +98,42 @@ class Membership:
 
     @property
     def leads(self) -> bool:
-        """Whether no living worker has a lower rank. It looks for the others ten times a second at most."""
-        if self.worker.is_chief:
-            return True
+        """Whether no living worker has a lower rank."""
+        return self.worker.is_chief or all(rank >= self.worker.rank for rank in self._look())
+
+    @property
+    def workers(self) -> int:
+        """The number of living workers."""
+        return max(len(self._look()), 1)
+
+    # Looks for the others ten times a second at most.
+    def _look(self) -> list[int]:
         now = time.monotonic()
         if now - self._looked > 0.1:
             if self._view is None:
                 self._view = View(self.job)
-            self._leads = all(w.rank >= self.worker.rank for w in self._view.workers() if w.state == "alive")
+            self._ranks = [w.rank for w in self._view.workers() if w.state == "alive"]
             self._looked = now
-        return self._leads
+        return self._ranks
+
+    def _serve(self, server: Optional[Server]) -> None:
+        self._server = server
+        (_serving.add if server is not None else _serving.discard)(self)
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether this object has created the job."""
+        return self._server is not None
+
+    @property
+    def shares_worker(self) -> bool:
+        """Whether another object of this process uses the same worker."""
+        return any(m.worker is self.worker for m in _here(self.job, self))
+
+    def let_go(self) -> None:
+        """Leaves the job for an owner that was forgotten without close(). What this process serves goes on until its end."""
+        if self in _open and self._server is not None and self._pid == os.getpid() and self._is_own and not self.shares_worker:
+            self.worker.leave()
 
     def check(self) -> None:
         """Raises JobFinished if the job was ended before its last step: nobody would see what is pushed."""
@@ -136,20 +165,25 @@ class Membership:
             self.worker.leave()
         if self._server is None:
             return
+        server = self._server
         if mates:  # the job goes on for them
-            mates[0]._server, self._server = self._server, None
+            self._serve(None)
+            mates[0]._serve(server)
             return
         try:
             if not has_failed or self._others():
                 self._wait()
         finally:
-            self._server.close()
+            self._serve(None)
+            server.close()
 
     def abandon(self) -> None:
         """Ends the job without waiting for anybody, unless another process or object serves it: after Ctrl-C."""
         _open.discard(self)
-        if self._server is not None and self._pid == os.getpid() and not _here(self.job):
-            self._server.close()
+        server = self._server
+        if server is not None and self._pid == os.getpid() and not _here(self.job):
+            self._serve(None)
+            server.close()
 
     def tell(self, error: BaseException) -> None:
         """Reports an error now if close() is going to wait for others, who may go on for hours."""
@@ -184,6 +218,10 @@ class Joined(Closing):
     """What has a membership."""
 
     _membership: Membership
+
+    def _hold(self, membership: Membership) -> None:
+        self._membership = membership
+        weakref.finalize(self, membership.let_go).atexit = False
 
     def close(self) -> None:
         """Leaves the job. The process that has created the job waits for the other workers to leave.
@@ -227,7 +265,8 @@ def _replace(job: str, prefix: str) -> None:
         return
     servers = [m._server for m in earlier if m._server is not None]
     for one in earlier:
-        one._is_replaced, one._server = True, None
+        one._is_replaced = True
+        one._serve(None)
     for one in earlier:
         one.close()
     for server in servers:

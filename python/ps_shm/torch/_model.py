@@ -60,6 +60,11 @@ def parameters(
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
         if p.dtype not in TRAINED:
             raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32, bfloat16 or float16: model.float()")
+    at: dict[int, str] = {}
+    for name, p in found.items():
+        other = at.setdefault(p.data_ptr(), name)
+        if other != name and p.data_ptr() != 0:
+            raise TypeError(f"parameters '{other}' and '{name}' share memory; tie them as one Parameter: a.weight = b.weight")
     return found
 
 
@@ -120,7 +125,10 @@ class Places:
         now = [t.data_ptr() for t in tensors]
         if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
             self._tensors = [t.detach() for t in tensors]
-            places = [t if t.is_contiguous() and t.dtype == torch.float32 else torch.empty(t.shape) for t in self._tensors]
+            places = [
+                t if t.is_contiguous() and t.dtype == torch.float32 else torch.empty(t.shape, dtype=torch.float32, device="cpu")
+                for t in self._tensors
+            ]
             self._beside = [(t, place) for t, place in zip(self._tensors, places) if t is not place]
             self._pinned, self._pointers = self._bundle.pin(places), now
         return self._pinned
@@ -131,9 +139,29 @@ class Places:
         note_writes(self._tensors)
 
 
-def buffers(model: torch.nn.Module) -> Tensors:
-    """Returns the buffers that state_dict() contains, such as the running means of batch normalisation."""
-    return {name: t for name, t in state(model).items() if not isinstance(t, torch.nn.Parameter)}
+class BufferPlace(NamedTuple):
+    """Where a module has a buffer, in which the tensor may be another one each time."""
+
+    name: str  # in state_dict()
+    module: torch.nn.Module
+    local_name: str
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        found = self.module._buffers[self.local_name]
+        assert found is not None
+        return found
+
+
+def buffer_places(model: torch.nn.Module) -> list[BufferPlace]:
+    """Returns the places of the buffers that state_dict() contains, such as the running means of batch normalisation."""
+    ours = {name for name, t in state(model).items() if not isinstance(t, torch.nn.Parameter)}
+    return [
+        BufferPlace(full, module, name)
+        for prefix, module in model.named_modules()
+        for name in module._buffers
+        if (full := f"{prefix}.{name}" if prefix else name) in ours
+    ]
 
 
 def state(model: torch.nn.Module) -> Tensors:

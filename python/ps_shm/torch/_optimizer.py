@@ -1,6 +1,7 @@
 """An optimizer for PyTorch models that pushes to a job in shared memory."""
 
 import math
+import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Literal, Optional, TypeVar, Union
 
@@ -78,14 +79,14 @@ class Optimizer(Joined, torch.optim.Optimizer):
         job: the job's name, or a Worker. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
         create: create the job with these settings, and serve it, if no other process does.
         buffers: how the workers share the model's buffers, such as running means. "chief": all use those of rank 0.
-            "mean": each adds the change in its own buffers divided by the number of workers. "local": each keeps its
-            own.
+            "mean": each adds the change in its own buffers divided by the number of living workers. "local": each keeps
+            its own.
         push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
             takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters.
         rank, wait, group, threads: as for ps_shm.Worker.
         restore: the state with which a job that is created here begins: the folder of a checkpoint, or the result of
             state_dict() together with the current values of the model. Ignored if another process has created the job.
-            Requires create=True.
+            Requires create=True. A state is for the first object of this process in the job.
         prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
             different models in one job, for example the two of a GAN, and share a worker.
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
@@ -95,9 +96,11 @@ class Optimizer(Joined, torch.optim.Optimizer):
             have these settings. PyTorch's betas, eps and nesterov are accepted, too.
 
     Raises:
-        TypeError: the model's parameters are on several devices or of another type, or none is trained.
-        ValueError: push_every and local, or restore and create, do not match; params has what a job does not.
-        Error: the job has other settings.
+        TypeError: the model's parameters are on several devices or of another type, two of them share memory, or none is
+            trained.
+        ValueError: push_every and local, or restore and create, do not match; params has what a job does not; restore has
+            another number of groups.
+        Error: the job has other settings; restore is for a job in which this process is already.
         Timeout: there is no such job within `wait` seconds.
         JobFinished: the last step of the job is done.
 
@@ -120,7 +123,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         wait: float = 60.0,
         group: str = "",
         threads: int = 1,
-        restore: Union[str, dict[str, Any], None] = None,
+        restore: Union[str, os.PathLike[str], dict[str, Any], None] = None,
         prefix: str = "",
         params: Union[Iterable[torch.Tensor], Iterable[dict[str, Any]], None] = None,
         **settings: Union[Setting, tuple[float, float]],
@@ -166,20 +169,31 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._show_rows()
             self._decays = [group["weight_decay"] for group in self.param_groups]
             if isinstance(restore, dict):
-                self._take_groups(restore)
+                self._take_groups(restore, has_made_job=self._membership.is_serving)
         except BaseException:
             self._membership.close(has_failed=True)
             raise
 
-    def _join(self, restore: Union[str, dict[str, Any], None]) -> None:
+    def _join(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
         with _kept.folder(restore, self._model, self._prefix) as folder:
-            self._membership = Membership(*self._how_to_join, restore=folder, prefix=self._prefix)
-            self.worker = self._membership.worker
-            try:
-                self._declare()
-            except BaseException:
-                self._membership.close(has_failed=True)
-                raise
+            self._enter(folder, is_state=isinstance(restore, dict))
+
+    def _enter(self, folder: Optional[str], is_state: bool) -> None:
+        self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix))
+        self.worker = self._membership.worker
+        try:
+            if is_state and self._membership.shares_worker:
+                raise self._one_of_several()
+            self._declare()
+        except BaseException:
+            self._membership.close(has_failed=True)
+            raise
+
+    def _one_of_several(self) -> Error:
+        return Error(
+            f"job '{self.worker.job}' has other objects of this process, whose models it could not restore; keep such a job by "
+            "ps_shm.checkpoint.save(), and give its folder as restore to the first of them"
+        )
 
     def _declare(self) -> None:
         said = self.worker.settings
@@ -281,12 +295,15 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._begun = [p.detach().to(torch.float32, copy=True) for p in self._parameters.values()]
         self._buffers.pull()
 
-    def assign(self) -> None:
+    def assign(self, reset: bool = True) -> None:
         """Sets the job's variables to the model's current values, for example after loading weights into the model.
 
-        The optimizer's state is reset. In mode sync this ends a step, and so waits for the other workers.
+        What others have pushed since the last pull is lost. In mode sync this ends a step, and so waits for the other
+        workers.
+
+        reset: whether the optimizer's state begins anew; False: for values that were only limited, such as by clamp_().
         """
-        self._bundle.assign([floats(p) for p in self._parameters.values()], reset=True)
+        self._bundle.assign([floats(p) for p in self._parameters.values()], reset=reset)
         self._buffers.assign()
         if self._is_sync:
             self.worker.step()
@@ -311,18 +328,24 @@ class Optimizer(Joined, torch.optim.Optimizer):
         """Restarts the job with the result of state_dict() and the model's current values: load the model first.
 
         This is for the process that has created the job, before any other process has joined. The job is created again,
-        so the attribute `worker` becomes a new Worker. Raises Error if others have joined, unless the state is empty;
-        then only the learning rate is taken. Use `restore` to begin such a job.
+        so the attribute `worker` becomes a new Worker. Raises Error if others have joined, or if other objects of this
+        process are in the job, unless the state is empty; then only the learning rate is taken. Use `restore` to begin such
+        a job. Raises TypeError if this is not what state_dict() gave, and ValueError if it has another number of groups;
+        the job goes on then.
         """
+        self._require_groups(state_dict)
         if state_dict["state"] or self._membership.is_alone:
+            if self._membership.shares_worker:
+                raise self._one_of_several()
             if not self._membership.is_alone:
                 raise Error("load_state_dict() is for the process that makes the job, before others come; "
                             "give Optimizer(..., create=True) what was kept as restore")
-            self._settle()
-            if self._gpu is not None:
-                self._gpu.close()
-            self._membership.close(has_failed=True)
-            self._join(state_dict)
+            with _kept.folder(state_dict, self._model, self._prefix) as folder:
+                self._settle()
+                if self._gpu is not None:
+                    self._gpu.close()
+                self._membership.close(has_failed=True)
+                self._enter(folder, is_state=True)
             self._show_rows()
         self._take_groups(state_dict)
 
@@ -375,7 +398,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self.worker.step()
 
     def _differences(self) -> Iterator[torch.Tensor]:
-        share = 1.0 / max(int(self.worker.live["workers"]), 1) if self._is_sync and self._is_sum else 1.0
+        share = 1.0 / self._membership.workers if self._is_sync and self._is_sum else 1.0
         for p, begun in zip(self._parameters.values(), self._begun):
             difference = p.detach().float() - begun
             yield difference * share if self._is_sum else -difference
@@ -394,10 +417,17 @@ class Optimizer(Joined, torch.optim.Optimizer):
         has_momentum = self.worker.settings["optimizer"] in ("momentum", "nesterov")
         return {key: float(live[key]) for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
 
-    # Takes over the learning rates and the values that schedulers store in the groups.
-    def _take_groups(self, state_dict: dict[str, Any]) -> None:
+    def _require_groups(self, state_dict: dict[str, Any]) -> None:
+        kept, here = len(state_dict["param_groups"]), len(self.param_groups)
+        if kept != here:
+            raise ValueError(f"there are {here} groups of parameters, and the state has {kept}")
+
+    # Takes over the values that schedulers store in the groups, and the learning rates, which a job of others has already.
+    def _take_groups(self, state_dict: dict[str, Any], has_made_job: bool = True) -> None:
+        self._require_groups(state_dict)
+        fixed = {"params", "weight_decay", "optimizer", "mode"} | (set() if has_made_job else {"lr", "momentum", "betas"})
         for group, kept in zip(self.param_groups, state_dict["param_groups"]):
-            group.update({key: value for key, value in kept.items() if key not in ("params", "weight_decay", "optimizer", "mode")})
+            group.update({key: value for key, value in kept.items() if key not in fixed})
 
     # The runtime settings that the groups ask for.
     def _wanted(self) -> dict[str, float]:

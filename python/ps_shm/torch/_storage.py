@@ -62,21 +62,21 @@ class _TableStorage:
         device, most = unique_keys.device, self.max_embedding_dim()
         keys, tables = _on_cpu(unique_keys), _on_cpu(table_ids)
         has_state = copy_mode.value == "value"
-        rows = torch.zeros(len(keys), self.max_value_dim() if has_state else most)
-        founds = torch.zeros(len(keys), dtype=torch.bool)
+        rows = torch.zeros(len(keys), self.max_value_dim() if has_state else most, dtype=torch.float32, device="cpu")
+        founds = torch.zeros(len(keys), dtype=torch.bool, device="cpu")
         for number, table in enumerate(self.tables):
             places = (tables == number).nonzero().reshape(-1)
             if len(places) == 0:
                 continue
             dim = self._dims[number]
-            values = torch.empty(len(places), table.row_size)
+            values = torch.empty(len(places), table.row_size, dtype=torch.float32, device="cpu")
             _, has_row = table.pull(keys[places], values)
             founds[places] = torch.from_numpy(has_row)
             rows[places, :dim] = values[:, :dim]
             if has_state:
                 rows[places, most : most + self._state_dims[number]] = values[:, dim:]
         missing = (~founds).nonzero().reshape(-1)
-        scores = torch.zeros(len(keys), dtype=torch.int64)
+        scores = torch.zeros(len(keys), dtype=torch.int64, device="cpu")
         missing_scores = None
         if lfu_accumulated_frequency is not None:
             given = _on_cpu(lfu_accumulated_frequency)

@@ -10,7 +10,10 @@ from .. import Generation
 def tensors(generation: Generation) -> dict[str, torch.Tensor]:
     """Returns the tensors of a generation in shared memory, without a copy.
 
-        model.load_state_dict(ps_shm.torch.tensors(subscriber.read()))
+        model.load_state_dict(ps_shm.torch.tensors(subscriber.read()), strict=False)
+
+    A publication has a tensor that the publisher's model has under several names, such as tied weights, under the first
+    one, so its state_dict() has more names.
 
     Each of them keeps the generation leased, and a subscriber can hold two generations at a time. The memory is
     read-only, which PyTorch does not know: writing to such a tensor ends the process with SIGSEGV. Copy a tensor before
