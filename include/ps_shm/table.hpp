@@ -21,9 +21,10 @@
 
 namespace PS_SHM_API ps_shm {
 
-// What became of the keys of a push, each counted once. All are zero where the step is dropped (JobConfig::stale_limit).
+// What became of the keys of a push. Each is updated, unadmitted or refused. All are zero where the step is dropped (JobConfig::stale_limit).
 struct PushedKeys {
   std::uint64_t updated = 0;     // their rows have the gradient
+  std::uint64_t made = 0;        // of these: they had no row before
   std::uint64_t unadmitted = 0;  // not pushed often enough yet (TableSpec::admit_after)
   std::uint64_t refused = 0;     // there is no room
 };
@@ -52,11 +53,13 @@ class Table {
   // Copies the row of keys[i] to out[i * row_size()] and the floats after it; a key without a row reads its initial
   // values. Keys may be in any order and may repeat. found[i], if given, says whether keys[i] has a row. Each row is the
   // key's throughout; each element is whole, two elements may be from different moments. Returns how many keys have a
-  // row.
+  // row. create: afterwards makes rows with the initial values for the keys that have none, as a push would: each counts
+  // once for admit_after, and is not made if it is not admitted or there is no room.
   //
   // Throws: Error if a size does not fit; kInvalidState in a forked child; kDamaged.
   // Progress: lock-free. A row is copied again only if it has been evicted, or linked anew, meanwhile.
-  std::uint64_t pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {});
+  std::uint64_t pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {},
+                     bool create = false);
 
   // Applies the gradient that begins at gradients[i * row_size()] to the row of keys[i], by the table's rule, and makes
   // rows as the TableSpec says. Gradients of repeated keys are summed first. Exactly once to each admitted key's row,

@@ -93,14 +93,14 @@ nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_
   return nb::cast(NamedTable{self.rank, *made, version});
 }
 
-nb::object pull(NamedTable& self, nb::handle given, nb::object out) {
+nb::object pull(NamedTable& self, nb::handle given, nb::object out, bool create) {
   const Keys keys(self, given, "pull");
   if (out.is_none()) out = new_array(DType::kFloat32, keys.shape_of_rows(self));
   const nb::object found = new_array(DType::kBool, keys.shape());
   const Array rows = keys.rows(self, out, Use::kWrite, "out"), flags(found, Use::kWrite, "found");
   {
     const Turn turn(*self.rank);
-    self.table.pull(keys.all(), rows.as<float>(), bools(flags));
+    self.table.pull(keys.all(), rows.as<float>(), bools(flags), create);
   }
   return nb::make_tuple(out, found);
 }
@@ -202,13 +202,14 @@ nb::object pop_evicted(NamedTable& self) {
 }
 
 void add_results(nb::module_& module) {
-  nb::class_<PushedKeys>(module, "PushedKeys", "What became of the keys of a push, each counted once.")
+  nb::class_<PushedKeys>(module, "PushedKeys", "What became of the keys of a push. Each is updated, unadmitted or refused.")
       .def_ro("updated", &PushedKeys::updated, "The number of keys whose rows have the gradient.")
+      .def_ro("made", &PushedKeys::made, "The number of these that had no row before.")
       .def_ro("unadmitted", &PushedKeys::unadmitted, "The number of keys that were not pushed often enough yet.")
       .def_ro("refused", &PushedKeys::refused, "The number of keys for which there is no room.")
       .def("__repr__", [](const PushedKeys& self) {
-        return fmt::format("PushedKeys(updated={}, unadmitted={}, refused={})", self.updated, self.unadmitted,
-                           self.refused);
+        return fmt::format("PushedKeys(updated={}, made={}, unadmitted={}, refused={})", self.updated, self.made,
+                           self.unadmitted, self.refused);
       });
   nb::class_<Exported>(module, "TableExport", "Rows of a table and evicted keys, as Table.export() returns them.")
       .def_ro("keys", &Exported::keys, nb::for_getter(nb::sig("def keys(self) -> numpy.typing.NDArray[numpy.uint64]")),
@@ -320,8 +321,8 @@ All methods raise:
       .def_prop_ro(
           "state_size", [](const NamedTable& self) { return self.table.state_size(); },
           "The number of floats of the optimizer's state in a row.")
-      .def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(),
-           nb::sig("def pull(self, keys: Array, out: Array | None = None) -> tuple[Array, "
+      .def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(), nb::kw_only(), "create"_a = false,
+           nb::sig("def pull(self, keys: Array, out: Array | None = None, *, create: bool = False) -> tuple[Array, "
                    "numpy.typing.NDArray[numpy.bool_]]"),
            R"(Copies the rows of the keys. Returns the array that holds them, and which of the keys have a row.
 
@@ -331,6 +332,8 @@ throughout; each element is whole, two elements may be from different moments.
 Args:
     keys: the keys.
     out: the array to copy into. None: a new NumPy array.
+    create: afterwards make rows with the initial values for the keys that have none, as a push would: each counts once
+        for `admit`, and is not made if it is not admitted or there is no room.
 
 Progress: lock-free.)")
       .def("push", &push, "keys"_a.none(), "gradients"_a.none(),

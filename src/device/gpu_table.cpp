@@ -205,6 +205,7 @@ bool GpuTable::Impl::finish_pull() {
 void GpuTable::Impl::apply(std::span<const std::uint64_t> keys, std::span<const float> sums) {
   const PushedKeys now = table_.push(keys, sums);
   pushed.updated += now.updated;
+  pushed.made += now.made;
   pushed.unadmitted += now.unadmitted;
   pushed.refused += now.refused;
 }

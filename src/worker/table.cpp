@@ -140,13 +140,42 @@ std::uint64_t counted(const TableState& state, TableCounter which) {
   return sum;
 }
 
+// Calls visit(row, index of its key) for each key that has a row or gets one, while the row is pinned.
+template <class Visit>
+void for_pinned_rows(TableState& state, std::span<const std::uint64_t> keys, std::uint64_t grain, bool admits_all,
+                     Visit&& visit) {
+  state.for_batches(keys, grain, true, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
+    std::array<float*, shm::kPins> rows;
+    table.pin(lane, batch, state, admits_all, rows.data());
+    for (std::size_t i = 0; i < batch.keys.size(); ++i)
+      if (rows[i] != nullptr) visit(rows[i], place(i));
+    table.unpin(lane);
+  });
+}
+
+// Makes rows for the keys that a pull has not found, once for each of them.
+void make_rows(TableState& state, std::span<const std::uint64_t> keys, std::span<const bool> found) {
+  std::vector<std::uint64_t> absent;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (!found[i]) absent.push_back(keys[i]);
+  std::sort(absent.begin(), absent.end());
+  absent.erase(std::unique(absent.begin(), absent.end()), absent.end());
+  for_pinned_rows(state, absent, kGrain, false, [](float*, std::size_t) {});
+}
+
 }  // namespace
 
-std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found) {
+std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found,
+                          bool create) {
   TableState& state = *state_;
   state.core.job.refuse_inherited("worker");
   state.require_size(keys.size(), out.size(), state.spec.row_size, "pull");
   if (!found.empty()) state.require_flags(keys.size(), found.size(), "pull");
+  std::unique_ptr<bool[]> flags;
+  if (create && found.empty()) {
+    flags = std::make_unique<bool[]>(keys.size());
+    found = {flags.get(), keys.size()};
+  }
   if (state.core.notes_pulls) state.mode->note_pull();
   const std::uint64_t width = state.spec.row_size, record = state.form().record();
   const std::uint64_t hits = counted(state, TableCounter::kHits);
@@ -172,7 +201,9 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
       pull_by([&](float* to, const float* row) { shm::read_elements(to, row, record, width, value_of); });
   });
   state.core.count(Counter::kPulls).bump_relaxed(1);
-  return counted(state, TableCounter::kHits) - hits;
+  const std::uint64_t there = counted(state, TableCounter::kHits) - hits;
+  if (create && there < keys.size()) make_rows(state, keys, found);
+  return there;
 }
 
 namespace {
@@ -181,16 +212,12 @@ namespace {
 template <class Update>
 PushedKeys update_rows(TableState& state, std::span<const std::uint64_t> keys, std::uint64_t grain, bool admits_all,
                        Update&& update) {
-  const std::uint64_t unadmitted = counted(state, TableCounter::kUnadmitted),
+  const std::uint64_t made = counted(state, TableCounter::kMade),
+                      unadmitted = counted(state, TableCounter::kUnadmitted),
                       refused = counted(state, TableCounter::kRefused);
-  state.for_batches(keys, grain, true, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
-    std::array<float*, shm::kPins> rows;
-    table.pin(lane, batch, state, admits_all, rows.data());
-    for (std::size_t i = 0; i < batch.keys.size(); ++i)
-      if (rows[i] != nullptr) update(rows[i], place(i));
-    table.unpin(lane);
-  });
+  for_pinned_rows(state, keys, grain, admits_all, update);
   PushedKeys pushed;
+  pushed.made = counted(state, TableCounter::kMade) - made;
   pushed.unadmitted = counted(state, TableCounter::kUnadmitted) - unadmitted;
   pushed.refused = counted(state, TableCounter::kRefused) - refused;
   pushed.updated = keys.size() - pushed.unadmitted - pushed.refused;

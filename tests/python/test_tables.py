@@ -27,13 +27,23 @@ def test_rows_are_made_when_they_are_pushed(table):
     assert (pushed.updated, pushed.unadmitted, pushed.refused) == (3, 0, 0)
     now, found = table.pull(keys)
     assert found.all() and numpy.allclose(now, rows + 1)
+    assert table.push(keys, numpy.zeros((3, 3), numpy.float32)).made == 0
     assert table.contains(numpy.array([[7], [8]], numpy.int64)).tolist() == [[True], [False]]
     assert table.evict(keys[:1]) == 1
     assert numpy.array_equal(table.pull(keys)[0][0], rows[0])
     statistics = table.statistics()
     assert (statistics.rows, statistics.made, statistics.evicted, statistics.max_rows) == (2, 3, 1, 1000)
     assert "rows=2" in repr(statistics) and repr(table) == "Table('items', row_size=3)"
-    assert repr(pushed) == "PushedKeys(updated=3, unadmitted=0, refused=0)"
+    assert repr(pushed) == "PushedKeys(updated=3, made=3, unadmitted=0, refused=0)"
+
+
+def test_a_pull_may_create_rows(table):
+    keys = numpy.array([[3, 4], [3, 5]], numpy.uint64)
+    assert not table.pull(keys)[1].any() and not table.contains(keys).any()
+    rows, found = table.pull(keys, create=True)
+    assert not found.any() and table.contains(keys).all() and table.statistics().rows == 3
+    again, found = table.pull(keys, create=True)
+    assert found.all() and numpy.array_equal(again, rows)
 
 
 def test_rows_of_bfloat16_take_half_the_memory_and_lose_no_small_change(job, worker):
@@ -198,7 +208,7 @@ def test_the_programs_of_the_page_run(job, capsys):
     names = {}
     for program in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S):
         exec(re.sub(r'"(job|half)"', f'"{job}"', program), names)
-    assert "PushedKeys(updated=2, unadmitted=0, refused=0) TableStatistics(rows=2, max_rows=1000000, made=2" in capsys.readouterr().out
+    assert "PushedKeys(updated=2, made=0, unadmitted=0, refused=0) TableStatistics(rows=2, max_rows=1000000, made=2" in capsys.readouterr().out
 
 
 def inspected(job, *words, code=0):

@@ -52,6 +52,42 @@ TEST_CASE("table: a key without a row reads initial values, which depend on the 
   CHECK(TableJob(spec).pull(keys) != first);
 }
 
+TEST_CASE("table: a pull that creates rows makes them as pushes would, once for each key") {
+  for (const std::uint32_t tasks : {1, 3}) {
+    CAPTURE(tasks);
+    JobConfig config = row_config(UpdateRule::kAdd);
+    config.tasks = tasks, config.placement = Placement::kPartition;
+    TableSpec spec = spec_of(1000);
+    spec.admit_after = 2;
+    TableJob job(spec, config);
+    const Keys keys{5, 17, 5, 5, 9}, pushed{5, 17};
+    Floats rows(keys.size() * spec.row_size);
+    bool found[5];
+    CHECK(job.push(pushed, 0.0F).unadmitted == 2);
+    const Floats initial = job.pull(keys);
+    CHECK(job.table.pull(keys, rows, found, true) == 0);  // which of them had a row
+    CHECK(rows == initial);
+    CHECK(job.table.statistics().rows == 2);  // 9 has come once, and 5 three times in one pull
+    CHECK(job.table.statistics().unadmitted == 3);
+    CHECK(job.table.pull(keys, rows, {}, true) == 4);
+    CHECK(rows == initial);
+    CHECK(job.table.pull(keys, rows, found) == 5);
+    CHECK(job.push(keys, 1.0F).made == 0);
+    CHECK(job.push({5, 6, 6}, 1.0F).made == 0);
+    const PushedKeys again = job.push({5, 6}, 1.0F);
+    CHECK(again.made == 1);
+    CHECK(again.updated == 2);
+  }
+  TableSpec full = spec_of(64);
+  full.when_full = WhenFull::kRefuse;
+  TableJob job(full);
+  const Keys many = some_keys(100);
+  Floats rows(many.size() * full.row_size);
+  CHECK(job.table.pull(many, rows, {}, true) == 0);
+  CHECK(job.table.statistics().rows == 64);
+  CHECK(job.table.statistics().refused == 36);
+}
+
 TEST_CASE("table: every rule updates rows as it updates those of an in-place variable") {
   for (const UpdateRule rule : test::rules_where([](const update::Traits&) { return true; })) {
     if (!test::works_in_place(rule)) continue;
