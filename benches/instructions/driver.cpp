@@ -77,7 +77,7 @@ class Job {
     return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
   }
 
-  ps_shm::Variable table(const std::string& name, std::uint64_t rows, std::uint64_t width) {
+  ps_shm::Variable rows(const std::string& name, std::uint64_t rows, std::uint64_t width) {
     const ps_shm::VariableSpec spec{.name = name, .shape = {rows, width}, .layout = ps_shm::Layout::kInplace};
     return worker_.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.5F); });
   }
@@ -121,12 +121,31 @@ void walk_rows() {
   std::vector<std::uint32_t> ids(kIds), repeated(kIds);
   for (std::uint32_t i = 0; i < kIds; ++i) ids[i] = i * 199, repeated[i] = i % 40 * 199;
   for (const std::size_t width : {1, 16}) {
-    const ps_shm::Variable table = job.table(fmt::format("rows{}", width), kRows, width);
+    const ps_shm::Variable rows = job.rows(fmt::format("rows{}", width), kRows, width);
     const Floats values(kIds * width, 0), gradient(kIds * width, 1e-3F);
-    walk(fmt::format("pull_rows/{}x{}", kIds, width), 500, [&] { job.worker().pull_rows(table, ids, values); });
-    walk(fmt::format("push_rows/{}x{}", kIds, width), 500, [&] { job.worker().push_rows(table, ids, gradient); });
+    walk(fmt::format("pull_rows/{}x{}", kIds, width), 500, [&] { job.worker().pull_rows(rows, ids, values); });
+    walk(fmt::format("push_rows/{}x{}", kIds, width), 500, [&] { job.worker().push_rows(rows, ids, gradient); });
     walk(fmt::format("push_rows/{}x{}/repeated", kIds, width), 500,
-         [&] { job.worker().push_rows(table, repeated, gradient); });
+         [&] { job.worker().push_rows(rows, repeated, gradient); });
+  }
+}
+
+// Tables by key. What evicts is not walked: the hand draws its samples.
+void walk_tables() {
+  Job job(ps_shm::Mode::kAsync);
+  constexpr std::uint64_t kRows = 10'000, kKeys = 50;
+  std::vector<std::uint64_t> all(kRows), keys(kKeys), absent(kKeys), repeated(kKeys);
+  for (std::uint64_t i = 0; i < kRows; ++i) all[i] = i * 0x9e3779b97f4a7c15;  // large, not in order
+  for (std::uint64_t i = 0; i < kKeys; ++i) keys[i] = all[i * 199], absent[i] = ~keys[i], repeated[i] = keys[i % 40];
+  for (const std::size_t width : {1, 16}) {
+    ps_shm::Table table =
+        job.worker().table({.name = fmt::format("table{}", width), .row_size = width, .max_rows = kRows});
+    table.push(all, Floats(kRows * width, 0));
+    const Floats values(kKeys * width, 0), gradient(kKeys * width, 1e-3F);
+    walk(fmt::format("table/pull/{}x{}", kKeys, width), 500, [&] { table.pull(keys, values); });
+    walk(fmt::format("table/pull/{}x{}/absent", kKeys, width), 500, [&] { table.pull(absent, values); });
+    walk(fmt::format("table/push/{}x{}", kKeys, width), 500, [&] { table.push(keys, gradient); });
+    walk(fmt::format("table/push/{}x{}/repeated", kKeys, width), 500, [&] { table.push(repeated, gradient); });
   }
 }
 
@@ -161,6 +180,7 @@ int main() try {
              gnu_get_libc_version(), widest_vectors());
   walk_async();
   walk_rows();
+  walk_tables();
   walk_sync();
 } catch (const ps_shm::Error& error) {
   fmt::print(stderr, "instructions: {}\n", error.what());

@@ -95,18 +95,16 @@ void add_push(const std::string& who, bool is_exact, const std::function<Pushed(
       });
 }
 
-void add_rule(UpdateRule rule) {
-  constexpr std::uint64_t kFloats = 1'000'000;
-  constexpr int kProcesses = 2;
-  add_case(fmt::format("push_rule/{}/floats:{}/processes:{}", to_string(rule), kFloats, kProcesses), [=] {
-    const std::uint64_t floats = floats_of(kFloats);
-    JobConfig config = counting_config(kProcesses);
+void add_rule(UpdateRule rule, std::uint64_t said, int processes) {
+  add_case(fmt::format("push_rule/{}/floats:{}/processes:{}", to_string(rule), said, processes), [=] {
+    const std::uint64_t floats = floats_of(said);
+    JobConfig config = counting_config(processes);
     config.optimizer.rule = rule;
     config.optimizer.learning_rate = 1e-6F;
-    const TriadRates limit = triad_rates(floats, kProcesses, 1 + update::slots_per_element(rule, false));
+    const TriadRates limit = triad_rates(floats, processes, 1 + update::slots_per_element(rule, false));
     const Job job(config);
     Pushed pushed;
-    pushed.ran = push_to(job, floats, kProcesses);
+    pushed.ran = push_to(job, floats, processes);
     pushed.lost = job.lost_versions(pushes_of(pushed.ran, floats));
     pushed.more = {{"retries", job.retries_per_push()}};
     require_exact(pushed.lost);
@@ -151,7 +149,8 @@ void add_push_cases() {
   for (const UpdateRule rule :
        {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdagrad,
         UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kAdamW, UpdateRule::kFtrl})
-    add_rule(rule);
+    add_rule(rule, 1'000'000, 2);
+  add_rule(UpdateRule::kAdam, 100'000'000, 1);
   add_chunks();
 }
 

@@ -77,7 +77,7 @@ class Figures:
         if kind in ("torch", "tensorflow", "train"):
             if kind != "train" and not self.pythons[kind]:
                 raise Missing(f"not installed: {kind}")
-            if rest[0] not in ("add", "allreduce"):
+            if rest[0] not in ("add", "allreduce", "adam"):
                 return self.training.measure(kind, rest[-1])
             return json.loads(
                 measuring.run(

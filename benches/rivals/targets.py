@@ -63,6 +63,19 @@ def _pushes():
         )
 
 
+def _rules():
+    size = "floats:100000000/processes:1"
+    yield Target(
+        "push",
+        "one writer, Adam, 100,000,000 floats, of PyTorch's fused Adam",
+        f"push_rule/adam/{size}",
+        "GB/s",
+        (f"torch/adam/{size}",),
+        at_least=1.0,
+        why="a push is the optimizer's step: the same bytes, by whoever pushes",
+    )
+
+
 def _pulls():
     for floats, bound in ((16_000_000, 0.95), (100_000, 0.85)):
         one, two = f"floats:{floats}/processes:1", f"floats:{floats}/processes:2"
@@ -317,4 +330,14 @@ def _publications():
     )
 
 
-TARGETS = [*_pushes(), *_pulls(), *_scalars(), *_steps(), *_reduces(), *_training(), *_key_values(), *_publications()]
+TARGETS = [
+    *_pushes(),
+    *_rules(),
+    *_pulls(),
+    *_scalars(),
+    *_steps(),
+    *_reduces(),
+    *_training(),
+    *_key_values(),
+    *_publications(),
+]

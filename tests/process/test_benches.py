@@ -36,6 +36,7 @@ def expected_names():
     counts = ("processes:1", "processes:2", "processes:4")
     yield from (f"push/{who}/floats:{n}/{p}" for who in PUSHERS for n in SIZES for p in counts)
     yield from (f"push_rule/{rule}/floats:1000000/processes:2" for rule in RULES)
+    yield "push_rule/adam/floats:100000000/processes:1"
     yield from (f"push_chunk/bytes:{kib << 10}/floats:{n}/processes:2" for n in SIZES[2:]
                 for kib in (4, 8, 16, 32, 64, 128, 256, 512, 1024))
     yield from (f"pull/{who}/floats:{n}/{p}" for who in ("versioned", "inplace", "memcpy", "socket") for n in SIZES for p in counts)
@@ -186,6 +187,29 @@ class Ratios(unittest.TestCase):
         for ours, rival, least in self.BOUNDS:
             with self.subTest(ours, of=rival):
                 self.assertGreater(statistics.median(rates[ours] / rates[rival] for rates in rounds), least)
+
+
+@timing.measures_time
+@unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
+class KeyedRatios(unittest.TestCase):
+    """As Ratios, of rows by key, in processor time: of a table and of oneTBB's map."""
+
+    BOUNDS = {"pull": 1.2, "push": 1.6}  # 2.8 to 4.3, 4 to 7
+    ROUNDS = 5
+
+    def test_a_table_by_key_stays_faster_than_a_map(self):
+        cases = [f"{what}/{who}/{law}/processes:1" for what in self.BOUNDS for who in ("table", "tbb") for law in ("zipf", "uniform")]
+        code, out, err = finish(start("--keys=200000", "--who=table,tbb", "--processes=1", "--seconds=0.02", "--benchmark_filter=^(pull|push)/",
+                                      f"--benchmark_repetitions={self.ROUNDS}", "--benchmark_format=json", program="keyed"))
+        self.assertEqual(code, 0, err)
+        runs = json.loads(out[out.index("{"):])["benchmarks"]
+        rates = {case: statistics.median(run["M_rows/cpu_s"] for run in runs if run["run_name"] == case and run["run_type"] == "iteration")
+                 for case in cases}
+        for what, least in self.BOUNDS.items():
+            for law in ("zipf", "uniform"):
+                with self.subTest(what, law=law):
+                    table, tbb = (rates[f"{what}/{who}/{law}/processes:1"] for who in ("table", "tbb"))
+                    self.assertGreater(table / tbb, least)
 
 
 def can_draw():
