@@ -38,7 +38,6 @@ shown = {(folder / name).resolve() for source in sources if (name := first_inclu
          for folder in (root / "include", root / "src", root / "tools")}  # by a source that includes it before all else
 headers = [path for path in files("*.hpp") if path.resolve() not in shown
            and not re.search(OF_CUDA, path.read_text(), re.MULTILINE)]
-os.nice(10)  # tests that wait for each other run beside this one
 faults = 0
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
     for path, result in pool.map(compile_alone, [*sources, *headers]):

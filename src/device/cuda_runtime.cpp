@@ -102,8 +102,9 @@ const Entry<StreamWaitValue32>& find_wait_value() {
   return entry;
 }
 
-// While any thread records a graph in CUDA's strictest mode, allocations and registrations would be refused or would
-// invalidate that graph, although these calls touch no stream. NCCL does the same around its registrations.
+// While any thread records a graph in CUDA's strictest mode, which is PyTorch's, allocations and registrations, and
+// looking at a stream or waiting for one, would be refused and would invalidate that graph, although it has nothing to do
+// with it. NCCL does the same around its registrations.
 class CaptureAllowed {
  public:
   CaptureAllowed() : changed_(cudaThreadExchangeStreamCaptureMode(&mode_) == cudaSuccess) {}
@@ -270,8 +271,14 @@ class RuntimeCalls final : public CudaCalls {
     return hand_over(error, made, stream);
   }
   CudaError destroy_stream(Stream stream) override { return cudaStreamDestroy(raw(stream)); }
-  CudaError synchronize(Stream stream) override { return cudaStreamSynchronize(raw(stream)); }
-  CudaError query(Stream stream) override { return looked(cudaStreamQuery(raw(stream))); }
+  CudaError synchronize(Stream stream) override {
+    const CaptureAllowed allowed;
+    return cudaStreamSynchronize(raw(stream));
+  }
+  CudaError query(Stream stream) override {
+    const CaptureAllowed allowed;
+    return looked(cudaStreamQuery(raw(stream)));
+  }
   CudaError create_event(bool keeps_time, Event& event) override {
     cudaEvent_t made{};
     const CudaError error = cudaEventCreateWithFlags(&made, keeps_time ? cudaEventDefault : cudaEventDisableTiming);
@@ -279,8 +286,14 @@ class RuntimeCalls final : public CudaCalls {
   }
   CudaError destroy_event(Event event) override { return cudaEventDestroy(raw(event)); }
   CudaError record(Event event, Stream stream) override { return cudaEventRecord(raw(event), raw(stream)); }
-  CudaError query(Event event) override { return looked(cudaEventQuery(raw(event))); }
-  CudaError synchronize(Event event) override { return cudaEventSynchronize(raw(event)); }
+  CudaError query(Event event) override {
+    const CaptureAllowed allowed;
+    return looked(cudaEventQuery(raw(event)));
+  }
+  CudaError synchronize(Event event) override {
+    const CaptureAllowed allowed;
+    return cudaEventSynchronize(raw(event));
+  }
   CudaError wait(Stream stream, Event event) override { return cudaStreamWaitEvent(raw(stream), raw(event), 0); }
   CudaError elapsed_ms(Event begin, Event end, float& milliseconds) override {
     float got = 0.0F;

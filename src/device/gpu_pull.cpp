@@ -235,10 +235,16 @@ std::vector<GpuLink::Pull::Piece> GpuLink::Pull::copy_once(const std::vector<Pie
 void GpuLink::Pull::send_window(Window& window) {
   if (window.pieces.empty()) return;
   const device::Stream stream = copy_stream_.get();
-  device::CudaError error = window.to.size() == 1 ? device::kNotSupported
-                                                  : link_.cuda.copy_batch(window.to, window.from, window.bytes, stream);
-  if (error == device::kNotSupported) {  // one by one, with a driver before CUDA 12.8
-    error = device::kSuccess;
+  device::CudaError error = window.to.size() == 1 || !copies_batches_
+                                ? device::kNotSupported
+                                : link_.cuda.copy_batch(window.to, window.from, window.bytes, stream);
+  if (error != device::kSuccess) {  // one by one, with a driver before CUDA 12.8, or one that refuses batches
+    if (error != device::kNotSupported) {
+      link_.warn(fmt::format("chunks are copied one by one, slower: cuMemcpyBatchAsync: {}", link_.cuda.error_text(error)));
+      static_cast<void>(link_.cuda.last_error());
+      copies_batches_ = false;
+    }
+    error = device::kSuccess;  // a fault of the device shows again
     for (std::size_t i = 0; i < window.to.size() && error == device::kSuccess; ++i)
       error = link_.cuda.copy(window.to[i], window.from[i], window.bytes[i], stream);
   }

@@ -71,6 +71,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
 
   GpuLink::Impl& link_;
   device::OwnStream copy_stream_;
+  bool copies_batches_ = true;  // until the driver refuses one
   std::unique_ptr<device::OwnEvent> before_;  // work that was enqueued before the copies
 
   std::vector<Piece> listed_;  // by the kernel, in the order of:

@@ -248,6 +248,20 @@ class WithStandIns(unittest.TestCase):
         code, text, _ = self.check("", "--part", "1", env=found)
         self.assertEqual(code, 0, text)
 
+    def test_a_check_that_is_ended_ends_what_it_runs_and_writes_what_it_has(self):
+        begun = self.build / "begun"
+        tests = json.loads((self.build / "meson-info" / "intro-tests.json").read_text())
+        waits = f"import os, pathlib, signal; pathlib.Path({str(begun)!r}).write_text(str(os.getpid())); signal.pause()"
+        tests.insert(1, {**tests[0], "name": "waits", "timeout": support.PATIENCE, "cmd": [sys.executable, "-c", waits]})
+        (self.build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
+        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+                                    self.json, "--part", "1"], stdin=subprocess.DEVNULL)
+        support.wait_until(lambda: begun.exists() and begun.read_text(), "the test that waits")
+        process.terminate()
+        self.assertEqual(process.wait(support.PATIENCE), 143)
+        self.assertFalse(pathlib.Path(f"/proc/{begun.read_text()}").exists())
+        self.assertEqual(json.loads(self.json.read_text())["test"]["one"]["exit_code"], 0)
+
     def test_a_soak_lasts_and_says_what_it_saw(self):
         for fault in ("", "soak"):
             code, text, found = self.check(fault, "--part", "6", "--soak", "0.01")

@@ -45,6 +45,19 @@ TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only
   }
 }
 
+TEST_CASE("gpu link: a driver that refuses batched copies is asked once, and copies one by one") {
+  FakeGpu fake;
+  fake.cuda.fail("copy_batch", 0, device::kInvalidValue);
+  JobConfig config = adding();
+  config.chunk_bytes = test::kLargeChunk;  // for the copy engine
+  Server server(config);
+  GpuMember member(fake.box, config, test::kLargeSizes);
+  for (int step = 0; step < 2; ++step) CHECK(!member.pull());
+  CHECK(fake.cuda.count("copy_batch") == 1);
+  REQUIRE(member.warnings.size() == 1);
+  CHECK(member.warnings[0].find("chunks are copied one by one") != std::string::npos);
+}
+
 TEST_CASE("gpu link: its pushes give the same bits as the CPU's, in every mode") {
   FakeGpu fake;
   test::pushes_as_the_processor_does(fake.box);

@@ -3,6 +3,7 @@ import argparse
 import contextlib
 import json
 import pathlib
+import signal
 import sys
 import time
 
@@ -126,6 +127,7 @@ def main():
         if wrong:
             print(f"gpu_check: {wrong}", file=sys.stderr)
         return 1 if wrong else 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what runs, too
     pack.unpack(build)
     if settings.no_gpu:
         return say_no_gpu(settings, settings.no_gpu, {})
@@ -148,17 +150,19 @@ def main():
     if settings.part and not 1 <= settings.part <= len(parts):
         print(f"gpu_check: there are parts 1 to {len(parts)}", file=sys.stderr)
         return 2
-    for number in [settings.part] if settings.part else range(1, len(parts) + 1):
-        report.begin_part(number)
-        programs.allow(PART_SECONDS if number != len(parts) else None)
-        for step in parts[number - 1]:
-            try:
-                step()
-            except Exception as error:  # whatever it is, the others are still looked at
-                report.add(f"part {number}: an unexpected answer", False, f"{type(error).__name__}: {error}")
-            report.write(settings.json)  # as far as it has come, should the next step be the last
-    report.data["seconds"] = report.data.get("seconds", 0) + time.time() - began
-    report.write(settings.json)
+    try:
+        for number in [settings.part] if settings.part else range(1, len(parts) + 1):
+            report.begin_part(number)
+            programs.allow(PART_SECONDS if number != len(parts) else None)
+            for step in parts[number - 1]:
+                try:
+                    step()
+                except Exception as error:  # whatever it is, the others are still looked at
+                    report.add(f"part {number}: an unexpected answer", False, f"{type(error).__name__}: {error}")
+                report.write(settings.json)  # as far as it has come, should the next step be the last
+    finally:  # as far as it has come, if a signal ends it
+        report.data["seconds"] = report.data.get("seconds", 0) + time.time() - began
+        report.write(settings.json)
     print(report.as_text())
     print(f"all of it: {settings.json}")
     return 0 if report.all_hold() else 1

@@ -2,9 +2,9 @@
 
 The libraries are compressed: OpenBLAS alone would take more than half of what may travel.
 """
-import ctypes
 import json
 import lzma
+import os
 import pathlib
 import re
 import shutil
@@ -19,7 +19,7 @@ MOST_BYTES = 64 << 20
 OF_THE_BOX = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda)\.so|ld-linux|linux-vdso")
 # Used only on a box that has none. Debian 12's need glibc 2.36, also if they are linked statically (arc4random), but what
 # uses them needs 2.34 only, so that an older box's own serve.
-AS_FALLBACK = re.compile(r"lib(stdc\+\+|gcc_s|archive)\.so")
+AS_FALLBACK = re.compile(r"lib(stdc\+\+|gcc_s)\.so")
 
 
 def libraries_of(program):
@@ -39,22 +39,31 @@ def compress(source, target):
     target.unlink()
 
 
-def has_library(name):
-    try:
-        ctypes.CDLL(name)
-    except OSError:
-        return False
-    return True
+def libraries_not_found(folder):
+    """What the programs of a pack lack here. (A Python of its own may find libraries that they do not.)"""
+    env = {**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, [str(folder / "lib"), os.environ.get("LD_LIBRARY_PATH")]))}
+    return {name for program in PROGRAMS
+            for name in re.findall(r"^\s*(\S+) => not found",
+                                   subprocess.run(["ldd", folder / program], capture_output=True, text=True, env=env).stdout, re.MULTILINE)}
 
 
 def unpack(folder):
     """Makes the libraries of a pack what they were; of a build folder nothing."""
-    for packed in [*folder.glob("lib/*.xz"), *folder.glob("fallback/*.xz")]:
-        there = folder / "lib" / packed.stem
-        if not there.exists() and (packed.parent.name == "lib" or not has_library(there.name)):
-            half = there.with_name(there.name + ".half")
-            half.write_bytes(lzma.decompress(packed.read_bytes()))
-            half.rename(there)
+    for packed in folder.glob("lib/*.xz"):
+        unpack_one(packed, folder / "lib" / packed.stem)
+    fallback = list(folder.glob("fallback/*.xz"))
+    missing = libraries_not_found(folder) if fallback else set()
+    for packed in fallback:
+        if packed.stem in missing:
+            unpack_one(packed, folder / "lib" / packed.stem)
+
+
+def unpack_one(packed, there):
+    if there.exists():
+        return
+    half = there.with_name(there.name + ".half")
+    half.write_bytes(lzma.decompress(packed.read_bytes()))
+    half.rename(there)
 
 
 def pack(build, folder):

@@ -48,13 +48,20 @@ def run(command, seconds, env=None):
         out, err = process.communicate(timeout=seconds)
         return Done(process.returncode, out, err)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGTERM)  # launch_shm removes its job then
-        try:
-            out, err = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
+        out, err = end(process)
         return Done(124, out, err + f"\nit took longer than {seconds} s")
+    except BaseException:  # SystemExit by a signal: a program in a session of its own would go on
+        end(process)
+        raise
+
+
+def end(process):
+    os.killpg(process.pid, signal.SIGTERM)  # launch_shm removes its job then
+    try:
+        return process.communicate(timeout=10)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()
 
 
 def cublas_folders(paths):

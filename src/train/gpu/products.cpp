@@ -47,13 +47,20 @@ void find(void* library, const std::string& file, const char* name, Function& fu
   function = reinterpret_cast<Function>(found);
 }
 
+// The functions above are the same in all versions since this one, and a stream is the driver's in all of them.
+constexpr int kOldestCublas = 12;
+
 // Never unloaded: it may have threads and handlers of its own.
 Cublas load() {
   std::string file, why;
   void* library = nullptr;
-  const std::string wanted = fmt::format("libcublas.so.{}", CUBLAS_VER_MAJOR);
-  std::vector<std::string> names{wanted, "libcublas.so"};
-  for (std::string& path : libraries_of_python_packages(wanted)) names.push_back(std::move(path));
+  std::vector<std::string> names;
+  for (int version = CUBLAS_VER_MAJOR; version >= kOldestCublas; --version) {
+    const std::string wanted = fmt::format("libcublas.so.{}", version);
+    names.push_back(wanted);
+    for (std::string& path : libraries_of_python_packages(wanted)) names.push_back(std::move(path));
+  }
+  names.push_back("libcublas.so");
   for (const std::string& name : names) {
     library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) {
