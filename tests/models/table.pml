@@ -19,7 +19,7 @@
  * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_HANDS lane 2 is another hand.
  *
  * Not in the model: memory orders, but for what tests/weak shows; rows that share a fence and a scan of pins; admission
- * and scores; rows that were never used (table.A1); doubling (table.G4); numbers that come round again.
+ * and scores; growth, which table_growth.pml has; numbers that come round again.
  *
  * Broken on purpose, one at a time:
  *   NO_SCAN      the hand looks at no pins (table.E3, table.E4)
