@@ -262,4 +262,253 @@ MUTANTS = {
         "changes": [("  if (stored->dtype == DType::kBFloat16) update::widen_in_place(values.data(), values.size());",
                      "  static_cast<void>(update::widen_in_place);")],
     },
+    "table_bucket_word_late": {
+        "breaks": "The word of a bucket is read after the search for its place.",
+        "rule": "table.G1",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    const Position at = find(lane, parent, order_of_bucket(bucket), 0);\n",
+             "    const Position at = find(lane, parent, order_of_bucket(bucket), 0);\n    word = buckets_[bucket].load_acquire();\n"),
+        ],
+    },
+    "table_parent_not_linked": {
+        "breaks": "A bucket is linked by a search from one that is not linked.",
+        "rule": "table.G1",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("  link_bucket(lane, parent);\n", "")],
+    },
+    "table_bucket_stored": {
+        "breaks": "A bucket is made ready by a store, though others may have linked it.",
+        "rule": "table.G2",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    if (!buckets_[bucket].try_exchange_acq_rel(word, ready)) continue;  // (table.G2)\n",
+             "    buckets_[bucket].store_release(ready);\n"),
+        ],
+    },
+    "table_bucket_linked_by_store": {
+        "breaks": "A bucket is linked by a store, though rows may have come before it.",
+        "rule": "table.G3",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    static_cast<void>(at.previous->try_exchange_acq_rel(  // (table.G3) won or lost: the next search shows it\n"
+             "        expected, next_word(at.previous_word, state_of(at.previous_word), kBucketKind | bucket)));",
+             "    static_cast<void>(expected);\n"
+             "    at.previous->store_release(next_word(at.previous_word, state_of(at.previous_word), kBucketKind | bucket));"),
+        ],
+    },
+    "table_bucket_live_unseen": {
+        "breaks": "A bucket is live without another search, which would show whether it is linked.",
+        "rule": "table.G3",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    const std::uint64_t ready = next_word(word, RowState::kNew, at.current);",
+             "    const std::uint64_t ready = next_word(word, RowState::kLive, at.current);"),
+        ],
+    },
+    "table_doubled_twice": {
+        "breaks": "Two workers that double the buckets at the same time double them twice.",
+        "rule": "table.G4",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("  static_cast<void>(shm_.bits.try_exchange_acq_rel(bits, bits + 1));",
+             "  shm_.bits.store_release(shm_.bits.load_relaxed() + 1);"),
+        ],
+    },
+    "table_rows_stored": {
+        "breaks": "Who takes unused rows may take back what another worker has taken meanwhile.",
+        "rule": "table.A1",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)\n",
+             "  } while (shm_.rows_next.store_release(end), false);\n"),
+        ],
+    },
+    "table_rows_without_memory": {
+        "breaks": "Unused rows are taken before they have memory.",
+        "rule": "table.A1",
+        "tests": ['interleavings "table moments: a worker that makes rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    if (!has_memory(end)) return false;\n  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)\n",
+             "  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));\n  if (!has_memory(end)) return false;\n"),
+        ],
+    },
+    "table_note_late": {
+        "breaks": "A row is claimed before it is noted.",
+        "rule": "table.I1",
+        "tests": ['interleavings "table moments: whatever another worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("      lane.shared->inserting.store_release(std::uint64_t{number} + 1);  // (table.I1) before the claim\n", ""),
+            ("      fault_point(FaultPoint::kRowClaimed);\n",
+             "      fault_point(FaultPoint::kRowClaimed);\n      lane.shared->inserting.store_release(std::uint64_t{number} + 1);\n"),
+        ],
+    },
+    "table_new_row_leads_nowhere": {
+        "breaks": "A row that is made does not lead to the rows behind it.",
+        "rule": "table.I4",
+        "tests": ['table "table: it grows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, at.current);",
+             "    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, kEndOfList);"),
+        ],
+    },
+    "table_row_linked_by_store": {
+        "breaks": "A row is linked by a store, though another one may have been linked there.",
+        "rule": "table.I5",
+        "tests": ['interleavings "table moments: whatever another worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    if (!at.previous->try_exchange_acq_rel(expected, next_word(at.previous_word, state_of(at.previous_word), *mine)))\n"
+             "      continue;\n",
+             "    static_cast<void>(expected);\n"
+             "    at.previous->store_release(next_word(at.previous_word, state_of(at.previous_word), *mine));\n"),
+        ],
+    },
+    "table_live_before_linked": {
+        "breaks": "A row is live before it is linked.",
+        "rule": "table.I6",
+        "tests": ['interleavings "table moments: whatever another worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kNew, at.current);",
+             "    const std::uint64_t ready = next_word(word.load_relaxed(), RowState::kLive, at.current);"),
+            ("    make_live(*mine, ready);\n", "    fault_point(FaultPoint::kRowLive);\n"),
+        ],
+    },
+    "table_note_stays": {
+        "breaks": "A note stays when its row has been linked.",
+        "rule": "table.I7",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    make_live(*mine, ready);\n    lane.shared->inserting.store_release(0);  // (table.I7)\n", "    make_live(*mine, ready);\n"),
+        ],
+    },
+    "table_evicted_from_new_word": {
+        "breaks": "An eviction takes a row whose word has changed since it was sealed.",
+        "rule": "table.E5",
+        "tests": ['interleavings "table moments: a dump at any moment*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [
+            ("    if (!there.word.try_exchange_acq_rel(word, dead)) continue;\n",
+             "    word = there.word.load_acquire();\n    if (!there.word.try_exchange_acq_rel(word, dead)) continue;\n"),
+        ],
+    },
+    "table_pins_of_the_dead": {
+        "breaks": "The next owner of a rank begins with the pins of the one before it.",
+        "rule": "table.P0",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_release(0);  // (table.P0) pairs with table.D2\n", ""),
+        ],
+    },
+    "table_note_of_the_dead": {
+        "breaks": "The next owner of a rank begins with the note of the one before it.",
+        "rule": "table.P0",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("  lane.shared->inserting.store_release(0);  // (table.P0)\n", ""),
+        ],
+    },
+    "table_lane_not_looked_at": {
+        "breaks": "Evictors are not told that a lane is in use, and do not look at its pins.",
+        "rule": "table.P0",
+        "tests": ['interleavings "table moments: whatever another worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("  while (used <= number && !shm_.lanes_used.try_exchange_acq_rel(used, number + 1)) {",
+             "  while (used < number && !shm_.lanes_used.try_exchange_acq_rel(used, number)) {"),
+        ],
+    },
+    "table_row_not_pinned": {
+        "breaks": "A push looks at its rows before it has pinned them.",
+        "rule": "table.P1",
+        "tests": ['interleavings "table moments: whatever another worker*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    pins[i].store_release(found[i] ? *found[i] + 1 : 0);", "    if (!found[i]) pins[i].store_release(0);"),
+            ("    raise(row(*found[i]).changed,", "    pins[i].store_release(*found[i] + 1);\n    raise(row(*found[i]).changed,"),
+        ],
+    },
+    "table_push_without_fence": {
+        "breaks": "A push looks at its rows without a fence behind its pins.",
+        "rule": "table.P2",
+        "tests": ['weak_weak "weak: tables by key"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("  fence_store_load();  // (table.P2) pairs with table.E3\n", "")],
+    },
+    "table_row_stays_pinned": {
+        "breaks": "The rows of a push that has ended stay pinned.",
+        "rule": "table.P5",
+        "tests": ['table "table: evicted and assigned rows*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("    if (pin.load_relaxed() != 0) pin.store_release(0);  // (table.P5)", "    static_cast<void>(pin);")],
+    },
+    "table_dump_without_fence": {
+        "breaks": "A dump looks at the pins without a fence behind its number.",
+        "rule": "table.D1",
+        "tests": ['weak_weak "weak: tables by key"'],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [("  fence_store_load();            // (table.D1) pairs with table.P2, table.L2\n", "")],
+    },
+    "table_parts_dumped_apart": {
+        "breaks": "The parts of a table but the first are not told of a dump.",
+        "rule": "table.D1",
+        "tests": ["table_dump"],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [("  raise(shm_.dump_epoch, dump);", "  static_cast<void>(shm_.dump_epoch);")],
+    },
+    "table_admitted_early": {
+        "breaks": "A key gets a row one push too early.",
+        "rule": "table admission",
+        "tests": ['table "table: a key is admitted*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("  if (seen >= shm_.admit_after) {", "  if (seen + 1 >= shm_.admit_after) {")],
+    },
+    "table_admission_not_counted": {
+        "breaks": "One of the two cells that count the pushes of a key is not written.",
+        "rule": "table admission",
+        "tests": ['table "table: a key is admitted*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("    if (const std::uint8_t there = cell->hint(); there < seen) cell->leave_hint(",
+                     "    if (const std::uint8_t there = cell->hint(); there < seen && cell == cells[0]) cell->leave_hint(")],
+    },
+    "table_rows_never_expire": {
+        "breaks": "The hand leaves rows that are too old, unless it needs their room.",
+        "rule": "table ttl",
+        "tests": ['table "table: rows that nobody*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("        if (is_expired) {", "        if (is_expired && wanted != 0) {")],
+    },
+    "table_pulls_always_count": {
+        "breaks": "Pulls count as uses even where they shall not.",
+        "rule": "table ttl",
+        "tests": ['table "table: pulls count*"'],
+        "file": "src/shm/table/table_part.hpp",
+        "changes": [
+            ("    if (i == 0 && shm_.touch_on_pull != 0) note_time(lane);", "    if (i == 0) note_time(lane);"),
+            ("      if (shm_.touch_on_pull != 0) touch(lane, there);", "      touch(lane, there);"),
+        ],
+    },
+    "table_sealed_row_not_rescued": {
+        "breaks": "A push goes on with a row that an evictor has sealed, and leaves the seal.",
+        "rule": "table.P3",
+        "tests": ["table_matrix"],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [
+            ("    if (state_of(word) == RowState::kLive) return true;\n    if (there", "    if (word != 0) return true;\n    if (there"),
+        ],
+    },
 }
