@@ -1,16 +1,19 @@
 // The kill matrix of tables by key: for every fault point of a table, a worker of a real job is killed or stopped there,
-// while others make, push, pull and evict the same rows; in every second case these are of bfloat16. Afterwards
+// while others make, push, pull and evict the same rows. Each case draws what its tables are: their type, parts, and how
+// one of them admits and evicts rows. Afterwards
 //   - the other workers have made progress,
 //   - no row was another key's: a pulled value consists of pushes of that very key, and of no more than were begun,
 //   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
+//   - each acknowledged push of the table that evicts is in a row that is there or in one that was evicted, exactly once,
 //   - a copy of each table that one process has kept by dumps all the time is the table,
 //   - the lists are sorted and have no key twice, and no row is lost once the hand has passed it,
 //   - every process ends with exit code 0, and nothing of the job is left in /dev/shm.
 //
 //   table_matrix [--full] [--seed N] [--only TEXT]
 //
-// It also kills workers before the k-th store to a shared word, whatever that store is: for every k with --full. In a
-// storm 1000 workers die one after the other while they make a row or update one, and then some wherever they are.
+// It also kills or stops workers before the k-th store to a shared word, whatever that store is: for every k with --full.
+// In a storm 1000 workers die one after the other while they make a row or update one, and then some die or stop wherever
+// they are.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -19,6 +22,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <string>
@@ -46,8 +50,9 @@ class Tables {
     config_.job = unique_job_name();
     config_.layout = Layout::kInplace;
     config_.max_workers = 8;
-    if (random_() % 3 == 0) config_.tasks = 1;
-    if (random_() % 2 == 0) holds_.dtype = DType::kBFloat16;
+    holds_ = Rows::drawn(random_);
+    config_.placement = Placement::kPartition;
+    config_.threads = 1 + random_() % 2;
   }
   ~Tables() {
     for (const auto& [pid, title] : running_) {
@@ -67,6 +72,7 @@ class Tables {
     const bool meets_others = row.way == FaultWay::kContended;
     // Buckets are linked once: others could leave none to a worker that begins late.
     const bool begins_alone = protocol == "table-bucket" || (is_first && !meets_others);
+    if (meets_others) holds_.evict_most();
     if (!is_first && protocol != "table-lane") strike.passes = int(1 + random_() % 60);
     start_ps();
     if (row.way == FaultWay::kSuccessor) {  // somebody who has left something
@@ -77,8 +83,7 @@ class Tables {
     const pid_t victim = start_worker(0, strike);
     wait_struck(victim, action);
     if (begins_alone) start_worker(1), start_worker(2), start_keeper();
-    const std::uint64_t before = rounds();
-    if (!wait_for([&] { return rounds() > before + 20; })) throw Failed{"the others do not go on" + said()};
+    wait_rounds(20);
     if (action == Action::kKill)
       start_worker(0);
     else
@@ -86,36 +91,46 @@ class Tables {
     finish();
   }
 
-  // A worker's life ends before its `store`-th store. Returns false if it has fewer.
-  bool run_until_store(std::uint64_t store) {
+  // A worker is struck before its `store`-th store. Returns false if it has fewer.
+  bool run_until_store(std::uint64_t store, Action action) {
     start_ps();
     start_worker(1);
     start_keeper();
-    const pid_t victim = start_worker(0, {.store = store});
+    const pid_t victim = start_worker(0, {.action = action, .store = store});
     const Life& life = wishes_->life[wishes_->lives - 1];
     int status = 0;
-    const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
-    if (!wait_for([&] { return has_ended() || life.rounds > 300; })) throw Failed{"nothing goes on" + said()};
-    const bool was_killed = WIFSIGNALED(status);
+    const auto is_struck = [&] { return waitpid(victim, &status, WNOHANG | WUNTRACED) == victim; };
+    if (!wait_for([&] { return is_struck() || life.rounds > 300; })) throw Failed{"nothing goes on" + said()};
+    const bool was_killed = WIFSIGNALED(status), was_stopped = WIFSTOPPED(status);
     if (was_killed) {
       running_.erase(victim);
       start_worker(0);
     }
+    if (was_stopped) {
+      wait_rounds(20);
+      kill(victim, SIGCONT);
+    }
     finish();
-    return was_killed;
+    return was_killed || was_stopped;
   }
 
-  // Workers are killed all the time, wherever they are.
+  // Workers are killed all the time, or stopped for a while, wherever they are.
   void storm(std::uint32_t kills) {
     start_ps();
     start_keeper();
     std::vector<pid_t> workers;
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.push_back(start_worker(rank));
     for (std::uint32_t i = 0; i < kills; ++i) {
-      const std::uint64_t before = rounds();
-      if (!wait_for([&] { return rounds() > before + random_() % 8; })) throw Failed{"nothing goes on" + said()};
+      wait_rounds(random_() % 8);
       pid_t& one = workers[random_() % kWorkers];
       const auto rank = std::uint32_t(&one - workers.data());
+      const bool is_stopped = random_() % 2 == 0;
+      if (is_stopped) {  // and then some of them are killed
+        kill(one, SIGSTOP);
+        wait_rounds(random_() % 16);
+        kill(one, SIGCONT);
+        if (random_() % 2 == 0) continue;
+      }
       kill(one, SIGKILL);
       waitpid(one, nullptr, 0);
       running_.erase(one);
@@ -134,6 +149,7 @@ class Tables {
       return start_worker(rank, {.point = kPoints[random_() % std::size(kPoints)], .passes = int(1 + random_() % 60)});
     };
     holds_.dtype = DType::kFloat32;  // there are more pushes than kExactPushes of each key
+    holds_.evict_most();             // else few rows are made once there are all of the other table
     start_ps();
     start_keeper();
     std::vector<pid_t> workers;
@@ -180,6 +196,7 @@ class Tables {
   }
 
   void start_ps() {
+    config_.partitions = holds_.parts;
     spawn("ps", [this] {
       ServerOptions options;
       options.stop_requested = [this] { return wishes_->quit_ps.load(); };
@@ -205,16 +222,23 @@ class Tables {
       WorkerOptions options;
       options.job = config_.job;
       options.rank = rank;
+      options.threads = config_.threads;
       options.log = [](const std::string&) {};
       Worker worker(options);
       has_joined = true;
       Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
+      watch_evictions();
       TableCopy kept_copy, few_copy;
       std::mt19937_64 random(seed);
       const auto work = [&](Table& table, Pushes Life::*which, std::uint64_t from, std::uint64_t count, bool pushes) {
         Pushes& pushed = life.*which;
-        std::vector<std::uint64_t> numbers(1 + random() % 40);
+        // Of a push of a few keys it is known more often which of them were admitted.
+        std::vector<std::uint64_t> numbers(1 + random() % (random() % 4 == 0 ? 3 : 40));
         for (std::uint64_t& number : numbers) number = from + random() % count;
+        if (config_.threads > 1 && random() % 16 == 0) {  // so many that threads share them
+          numbers.resize(count);
+          std::iota(numbers.begin(), numbers.end(), from);
+        }
         std::sort(numbers.begin(), numbers.end());
         numbers.erase(std::unique(numbers.begin(), numbers.end()), numbers.end());
         if (pushes && holds_.are_rounded())
@@ -227,7 +251,7 @@ class Tables {
           for (const std::uint64_t number : numbers) ++pushed.begun[number];
           const PushedKeys done = table.push(keys, rows);
           if (which == &Life::kept && done.updated != keys.size()) throw Error("a push was refused");
-          if (done.refused == 0)
+          if (done.updated == keys.size())
             for (const std::uint64_t number : numbers) ++pushed.acknowledged[number];
           return;
         }
@@ -247,11 +271,11 @@ class Tables {
         const std::uint64_t from = round < kKeys / 50 ? round * 50 : 0;
         work(kept, &Life::kept, from, round < kKeys / 50 ? 50 : kKeys, true);
         work(kept, &Life::kept, 0, kKeys, false);
-        work(few, &Life::few, 0, kHotKeys, true);
-        work(few, &Life::few, 0, kHotKeys, false);
+        work(few, &Life::few, 0, holds_.hot_keys(), true);
+        work(few, &Life::few, 0, holds_.hot_keys(), false);
         if (round % 4 == 0) {
           std::vector<std::uint64_t> keys;
-          for (int i = 0; i < 8; ++i) keys.push_back(key_of(random() % kHotKeys));
+          for (int i = 0; i < 8; ++i) keys.push_back(key_of(random() % holds_.hot_keys()));
           few.evict(keys);
         }
         few_copy.follow(few);
@@ -273,7 +297,14 @@ class Tables {
     for (const Life& life : wishes_->life) sum += life.rounds;
     return sum;
   }
-  std::string said() const { return wishes_->message[0] == 0 ? "" : std::string(": ") + wishes_->message; }
+  // Waits until the workers have gone so many rounds further.
+  void wait_rounds(std::uint64_t count) const {
+    const std::uint64_t before = rounds();
+    if (!wait_for([&] { return rounds() > before + count; })) throw Failed{"the others do not go on" + said()};
+  }
+  std::string said() const {
+    return (wishes_->message[0] == 0 ? "" : std::string(": ") + wishes_->message) + " (" + holds_.text() + ")";
+  }
 
   void wait_struck(pid_t victim, Action action) {
     int status = 0;
@@ -293,8 +324,7 @@ class Tables {
   }
 
   void finish() {
-    const std::uint64_t before = rounds();
-    if (!wait_for([&] { return rounds() > before + 40; })) throw Failed{"nothing goes on" + said()};
+    wait_rounds(40);
     // Nobody leaves before all have joined and somebody looks: the job would end.
     const auto have_joined = [&] {
       return std::all_of(running_.begin(), running_.end(),
@@ -332,7 +362,8 @@ class Tables {
     Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
     TableCopy kept_copy, few_copy;
     for (wishes_->keeps = true; !wishes_->finish;) kept_copy.follow(kept), few_copy.follow(few);
-    if (!are_gone()) throw Error("the workers do not leave");
+    // Rows that are too old may go until the auditor has looked for them.
+    if (!are_gone() || !wait_for([&] { return wishes_->is_tidy.load(); })) throw Error("the workers do not leave");
     const auto compare = [](Table& table, TableCopy& copy) {
       copy.follow(table);
       TableCopy all;
@@ -360,9 +391,12 @@ class Tables {
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach(config_.job, shm::Access::kReadOnly, outcome);
     if (!job || !are_gone()) throw Error("the workers do not leave");
+    TableStrike().arm_it(0);
+    watch_evictions();
     kept.expire(), few.expire();  // the hand passes each row
+    wishes_->is_tidy = true;
     std::vector<shm::Segment> segments = shm::find_tables(*job);
-    if (segments.size() != 2) throw Error(fmt::format("there are {} tables", segments.size()));
+    if (segments.size() != 2 * holds_.parts) throw Error(fmt::format("there are {} tables", segments.size()));
     for (const shm::Segment& segment : segments) {
       shm::TableShm checked = {};
       if (!shm::is_table(segment, *job, checked)) throw Error("it is not a table");
@@ -375,29 +409,47 @@ class Tables {
                                 census.linked, census.free, census.claimed, census.unlinked, census.dead,
                                 record.rows_next.load_acquire()));
     }
-    check(kept, &Life::kept, true);
-    check(few, &Life::few, false);
+    check(kept, &Life::kept, false);
+    check(few, &Life::few, true);
+    if (wishes_->has_strange_row) throw Error("a row was evicted that was not of pushes of its key");
   }
 
-  void check(Table& table, Pushes Life::*which, bool keeps_all) const {
-    for (std::uint64_t number = 0; number < kKeys; ++number) {
+  void watch_evictions() const {
+    EvictionWitness::begin(*wishes_, holds_);
+    if (EvictionWitness::parts() != holds_.parts) throw Error("the table is not found in this process");
+  }
+
+  // Each push is in the row that is there, or in one that was evicted: what the evictors have noted. An evictor that was
+  // killed just then may have taken the row or not.
+  void check(Table& table, Pushes Life::*which, bool evicts) const {
+    for (std::uint64_t number = 0; number < (evicts ? holds_.hot_keys() : kKeys); ++number) {
       std::uint64_t acknowledged = 0;
       for (const Life& life : wishes_->life) acknowledged += (life.*which).acknowledged[number];
       const std::uint64_t key = key_of(number);
       std::vector<float> row(kWidth);
       table.pull({&key, 1}, row);
-      for (const float value : row)
-        if (const double pushes = holds_.pushes_in(number, value);
-            pushes < 0 || pushes > double(begun(which, number)) || (keeps_all && pushes < double(acknowledged)))
-          throw Error(fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} is there of {} each",
-                                  table.name(), number, acknowledged, begun(which, number), value,
-                                  holds_.gradient_of(number)));
+      for (std::uint64_t e = 0; e < kWidth; ++e) {
+        const double there = holds_.pushes_in(number, row[e]);
+        std::uint64_t taken = 0, perhaps = 0;
+        if (evicts) {
+          taken = wishes_->taken[number][e];
+          for (const Taking& one : wishes_->takings)
+            if (one.number == number + 1) perhaps += one.pushes[e];
+        }
+        if (there < 0 || there + double(taken) > double(begun(which, number)) ||
+            there + double(taken + perhaps) < double(acknowledged))
+          throw Error(
+              fmt::format("table {}, key {}: {} pushes acknowledged, {} begun, {} is there of {} each, and {} of "
+                          "them were evicted, and perhaps {} more",
+                          table.name(), number, acknowledged, begun(which, number), row[e], holds_.gradient_of(number),
+                          taken, perhaps));
+      }
     }
   }
 
   std::mt19937_64 random_;
   JobConfig config_;
-  Rows holds_ = {DType::kFloat32};
+  Rows holds_;
   TableWishes* wishes_;
   std::map<pid_t, std::string> running_;
   pid_t keeper_ = 0;
@@ -418,8 +470,9 @@ int main(int argc, char** argv) {
                     [&] { Tables(cases.random()).strike(row, action); });
   std::uint64_t last = ~std::uint64_t{0};
   const auto strike = [&](std::uint64_t store) {
-    cases.run(fmt::format("kill before store {}", store), [&] {
-      if (!Tables(cases.random()).run_until_store(store)) last = store;
+    const Action action = cases.random() % 4 == 0 ? Action::kStop : Action::kKill;
+    cases.run(fmt::format("{} before store {}", action == Action::kKill ? "kill" : "stop", store), [&] {
+      if (!Tables(cases.random()).run_until_store(store, action)) last = store;
     });
   };
   if (cases.is_full())
