@@ -4,12 +4,14 @@ import random
 TROUBLES = ["none", "kills", "stops", "joins", "settings", "resizes", "reads", "ends", "full", "damage", "all"]
 MODELS = ["count", "dense", "sparse", "keyed"]  # the last: sparse ones, with the rows of a table by key
 ROWS = ("sparse", "keyed")
+DTYPES = ["float32", "bfloat16"]
 MODES = {"async": ["--mode", "async"], "ssp": ["--mode", "ssp"], "sync": ["--mode", "sync"],
          "sync, backup": ["--mode", "sync"], "sync, atomic": ["--mode", "sync", "--reduce", "atomic"]}
 RULES = ["sgd", "momentum", "nesterov", "adagrad", "rmsprop", "adam", "adamw", "ftrl"]
 READS = [["ls"], ["show"], ["vars"], ["vars", "--placement"], ["workers"], ["events"], ["dump", "--limit", "2"],
          ["stats"], ["doctor"], ["metrics", "--values"], ["publications"], ["diff", "JOB", "JOB@snapshot"]]
 SECONDS = 1.5  # in which the orders lie; the job is made to last about as long
+CONTINUED = ("none", "kills", "stops", "joins", "reads")  # after these a job that ends well has saved its last step
 HARMLESS = ("kills", "stops", "joins", "settings", "reads")
 
 
@@ -30,10 +32,11 @@ class Drawn:
         self.options, self.orders = [], []
         self.workers = 1
         self.restarts = self.keeps = self.compares = self.replays = self.is_elastic = self.saves = False
+        self.continues = None  # options of another launch, which goes on from the last checkpoint
 
     def describe(self):
         lines = [f"seed {self.seed}: {self.kind}, {self.trouble}", "  launch_shm " + " ".join(map(str, self.options))]
-        flags = [name for name in ("compares", "replays", "keeps") if getattr(self, name)]
+        flags = [name for name in ("compares", "replays", "keeps", "continues") if getattr(self, name)]
         return "\n".join(lines + [f"  {order}" for order in self.orders] + [f"  and {name}" for name in flags])
 
 
@@ -72,8 +75,9 @@ def job_options(drawn, rng, has_simulated):
             data = "ratings:60x40x2000" if kind == "mf" else f"zipf:{rng.choice([100, 20_000])}x1000"
             options += ["--model", kind, "--data", data, "--batch", "8"]
             if model == "keyed":  # small tables evict all the time
-                options += ["--keyed", "--max-rows", rng.choice([512, 4096, 100_000]), "--evict", rng.choice(["lru", "lfu"]),
-                            "--admit-after", rng.choice([1, 1, 2])]
+                options += ["--keyed", "--max-rows", rng.choice([512, 4096, 100_000]),
+                            "--evict", rng.choice(["lru", "lfu", "age", "none"]),
+                            "--admit-after", rng.choice([1, 1, 2]), "--dtype", rng.choice(DTYPES)]
     if has_simulated and rng.random() < 0.2 and model not in ROWS:
         options += ["--device", "simulated,1:cpu"]
     options += ["--seed", rng.randrange(1000)]
@@ -134,9 +138,14 @@ def draw(seed, troubles, models, has_simulated):
         drawn.keeps = True
     if drawn.keeps:
         options += ["--keep-segments"]
-    drawn.saves = model != "keyed" and (trouble == "full" or rng.random() < 0.2)
+    drawn.saves = trouble == "full" or rng.random() < (0.5 if model == "keyed" else 0.2)
     if drawn.saves:
         options += ["--checkpoint-dir", "DISK/checkpoints", "--checkpoint-every", rng.choice(["0.1s", "50steps"])]
+    if drawn.saves and model == "keyed" and trouble in CONTINUED:
+        # A table begins with the checkpoint of one of another type and size.
+        changed = {"--steps": options[options.index("--steps") + 1] + 300, "--dtype": rng.choice(DTYPES),
+                   "--max-rows": rng.choice([512, 4096, 100_000])}
+        drawn.continues = [changed.get(before, word) for before, word in zip(["", *options], options)]
     is_alike = all(order.what in ("stop", "read", "join") for order in drawn.orders) and trouble != "joins"
     drawn.compares = drawn.mode == "sync" and model != "count" and is_alike and not drawn.saves and rng.random() < 0.5
     has_one_thread = options[options.index("--threads") + 1] == 1  # the chunks of several have no order to record

@@ -14,7 +14,7 @@ SHM = pathlib.Path("/dev/shm")
 PATIENCE = 180 * float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
 SHM_BYTES, DISK_BYTES = 512 << 20, 64 << 20
 WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay", "--max-rows", "--evict",
-                   "--admit-after")
+                   "--admit-after", "--dtype")
 ENDS = (0, 1, 130, -signal.SIGTERM)  # the last: it was asked to leave before it had begun to listen
 READERS = (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["doctor"], ["metrics"])
 
@@ -258,6 +258,8 @@ class Round:
         self.check_end(code)
         if code == 0 and drawn.model != "count" and drawn.trouble != "damage":
             self.check_trained()
+        if code == 0 and drawn.continues:
+            self.check_continued()
         if drawn.keeps and drawn.trouble != "damage":
             self.check_kept()
         elif drawn.keeps and self.segments():
@@ -313,6 +315,15 @@ class Round:
             again = self.launch("again", "--replay", self.folder / "record")
             if self.wait(again, "the replay") != 0:
                 raise Failure(f"the replay fails\n{self.text_of('again.err')}")
+
+    def check_continued(self):
+        """Another launch begins with the rows of the last checkpoint, and ends as well."""
+        again = self.launch("continued", *self.drawn.continues)
+        code, printed = self.wait(again, "the launch that goes on from a checkpoint"), self.text_of("continued.out")
+        found = json.loads(printed) if code == 0 and printed else {}
+        if not found.get("first_step") or found["training_loss"] is None or not math.isfinite(found["training_loss"]):
+            raise Failure(f"the launch that goes on from a checkpoint: exit code {code}\n{printed[-2000:]}\n"
+                          f"{self.text_of('continued.err')[-4000:]}")
 
     def check_kept(self):
         """Each update that was acknowledged is there, and none that was not begun."""
