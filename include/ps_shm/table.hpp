@@ -131,6 +131,7 @@ class Table {
 
  private:
   friend class Worker;
+  friend class GuestRows;
   explicit Table(TableState* state) noexcept : state_(state) {}
   TableState* state_;
 };

@@ -1,4 +1,5 @@
-// A process beside the workers of a job, as Python has it.
+#include "guest.hpp"
+
 #include <fmt/format.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
@@ -11,7 +12,6 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "worker.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -20,11 +20,6 @@ using namespace nb::literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kWaitSeconds = 1.0;  // for a variable that a guest names: it has been declared before
-
-struct GuestHandle {
-  SharedRank rank;
-  std::shared_ptr<std::optional<Clock::time_point>> until;  // of the call in progress: when it gives up
-};
 
 GuestHandle join(const std::string& job, const std::string& group, double wait) {
   const auto until = std::make_shared<std::optional<Clock::time_point>>();

@@ -42,30 +42,30 @@ PS_SHM_SIMD_CLONES void add_all(float* to, const float* a, const float* b) noexc
   for (std::size_t i = 0; i < kBlock; ++i) to[i] = a[i] + b[i];
 }
 
-PS_SHM_SIMD_CLONES void widen(float* to, const std::uint16_t* from) noexcept {
+PS_SHM_SIMD_CLONES void widen(float* to, const std::uint16_t* from, std::size_t count) noexcept {
   PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < kBlock; ++i) to[i] = std::bit_cast<float>(std::uint32_t{from[i]} << 16);
+  for (std::size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(std::uint32_t{from[i]} << 16);
 }
 
-PS_SHM_SIMD_CLONES float to_bytes(std::int8_t* to, const float* from) noexcept {
+PS_SHM_SIMD_CLONES float to_bytes(std::int8_t* to, const float* from, std::size_t count) noexcept {
   std::uint32_t most = 0;  // magnitudes are in the order of their bits
-  for (std::size_t i = 0; i < kBlock; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU);
+  for (std::size_t i = 0; i < count; ++i) most = std::max(most, std::bit_cast<std::uint32_t>(from[i]) & 0x7fffffffU);
   const float scale = std::bit_cast<float>(most) / 127.0F;
   if (!(scale > 0.0F)) {  // all 0, or too small to be divided by
-    std::memset(to, 0, kBlock);
+    std::memset(to, 0, count);
     return 0.0F;
   }
   PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < kBlock; ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     const float scaled = from[i] / scale;
     to[i] = static_cast<std::int8_t>(static_cast<std::int32_t>(scaled + (scaled < 0.0F ? -0.5F : 0.5F)));
   }
   return scale;
 }
 
-PS_SHM_SIMD_CLONES void from_bytes(float* to, const std::int8_t* from, float scale) noexcept {
+PS_SHM_SIMD_CLONES void from_bytes(float* to, const std::int8_t* from, float scale, std::size_t count) noexcept {
   PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < kBlock; ++i) to[i] = static_cast<float>(from[i]) * scale;
+  for (std::size_t i = 0; i < count; ++i) to[i] = static_cast<float>(from[i]) * scale;
 }
 
 PS_SHM_SIMD_CLONES void add_weighted(float* total, float* weights, const float* what, float weight) noexcept {
@@ -118,38 +118,41 @@ PS_SHM_SIMD_CLONES double squares_of(const float* of) noexcept {
   return std::accumulate(std::begin(sums), std::end(sums), 0.0);
 }
 
-void encode_block(Wire wire, const float* from, std::byte* to) noexcept {
+void encode_floats(Wire wire, const float* from, std::size_t count, std::byte* to) noexcept {
   switch (wire) {
     case Wire::kFloat32:
-      std::memcpy(to, from, kBlock * sizeof(float));
+      std::memcpy(to, from, count * sizeof(float));
       break;
     case Wire::kBFloat16:
-      round_to_bfloat16(to, from, kBlock);
+      round_to_bfloat16(to, from, count);
       break;
     case Wire::kInt8: {
-      const float scale = to_bytes(reinterpret_cast<std::int8_t*>(to), from);
-      std::memcpy(to + kBlock, &scale, sizeof scale);
+      const float scale = to_bytes(reinterpret_cast<std::int8_t*>(to), from, count);
+      std::memcpy(to + count, &scale, sizeof scale);
       break;
     }
   }
 }
 
-void decode_block(Wire wire, const std::byte* from, float* to) noexcept {
+void decode_floats(Wire wire, const std::byte* from, std::size_t count, float* to) noexcept {
   switch (wire) {
     case Wire::kFloat32:
-      std::memcpy(to, from, kBlock * sizeof(float));
+      std::memcpy(to, from, count * sizeof(float));
       break;
     case Wire::kBFloat16:
-      widen(to, reinterpret_cast<const std::uint16_t*>(from));
+      widen(to, reinterpret_cast<const std::uint16_t*>(from), count);
       break;
     case Wire::kInt8: {
       float scale;
-      std::memcpy(&scale, from + kBlock, sizeof scale);
-      from_bytes(to, reinterpret_cast<const std::int8_t*>(from), scale);
+      std::memcpy(&scale, from + count, sizeof scale);
+      from_bytes(to, reinterpret_cast<const std::int8_t*>(from), scale, count);
       break;
     }
   }
 }
+
+void encode_block(Wire wire, const float* from, std::byte* to) noexcept { encode_floats(wire, from, kBlock, to); }
+void decode_block(Wire wire, const std::byte* from, float* to) noexcept { decode_floats(wire, from, kBlock, to); }
 
 }  // namespace
 
@@ -160,8 +163,20 @@ Wire wire_of(std::string_view name) {
   throw Error(fmt::format("wire '{}': it is one of float32, bfloat16 and int8", name));
 }
 
-std::size_t block_bytes(Wire wire) noexcept {
-  return wire == Wire::kFloat32 ? kBlock * 4 : wire == Wire::kBFloat16 ? kBlock * 2 : kBlock + sizeof(float);
+std::size_t row_bytes(Wire wire, std::size_t row_size) noexcept {
+  return wire == Wire::kFloat32 ? row_size * 4 : wire == Wire::kBFloat16 ? row_size * 2 : row_size + sizeof(float);
+}
+
+std::size_t block_bytes(Wire wire) noexcept { return row_bytes(wire, kBlock); }
+
+void encode_rows(Wire wire, std::size_t row_size, std::span<const float> rows, std::span<std::byte> to) noexcept {
+  for (std::size_t k = 0; k < rows.size() / row_size; ++k)
+    encode_floats(wire, rows.data() + k * row_size, row_size, to.data() + k * row_bytes(wire, row_size));
+}
+
+void decode_rows(Wire wire, std::size_t row_size, std::span<const std::byte> from, std::span<float> to) noexcept {
+  for (std::size_t k = 0; k < to.size() / row_size; ++k)
+    decode_floats(wire, from.data() + k * row_bytes(wire, row_size), row_size, to.data() + k * row_size);
 }
 
 OuterRule outer_rule_of(std::string_view name) {

@@ -22,6 +22,11 @@ enum class Wire : std::uint8_t {
 Wire wire_of(std::string_view name);
 std::size_t block_bytes(Wire wire) noexcept;
 
+// Encodes rows of `row_size` floats one by one: with int8, each has a scale of its own. Requires: the sizes fit.
+std::size_t row_bytes(Wire wire, std::size_t row_size) noexcept;
+void encode_rows(Wire wire, std::size_t row_size, std::span<const float> rows, std::span<std::byte> to) noexcept;
+void decode_rows(Wire wire, std::size_t row_size, std::span<const std::byte> from, std::span<float> to) noexcept;
+
 // What the outer rule makes of the mean G of the boxes' differences. With a momentum m, g = -G, m' = momentum m + g:
 enum class OuterRule : std::uint8_t {
   kAdd,       // A' = A + rate G

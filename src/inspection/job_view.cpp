@@ -132,7 +132,7 @@ struct PS_SHM_HIDDEN JobView::Impl {
       bytes.shared_data = data.file_bytes();
     shm::Segment bridge;
     if (try_open(bridge, shm::bridge_name(job.job())) && bridge.header().instance == job.instance())
-      bytes.bridge = bridge.file_bytes();
+      bytes.bridge = bridge.allocated_bytes();
     for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".t")) {
       shm::Segment table;
       if (try_open(table, name) && table.header().instance == job.instance()) bytes.tables += table.allocated_bytes();

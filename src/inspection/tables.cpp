@@ -97,7 +97,7 @@ TableInfo describe(const TableView& table) {
   spec.rule = static_cast<UpdateRule>(first.rule);
   spec.when_full = static_cast<WhenFull>(first.when_full);
   spec.evict_by = static_cast<EvictBy>(first.evict_by);
-  spec.ttl_seconds = double(first.ttl_ns) * 1e-9;
+  spec.ttl_seconds = double(first.ttl_ns) / 1e9;
   spec.admit_after = first.admit_after;
   spec.touch_on_pull = first.touch_on_pull != 0;
   spec.initial_range = std::bit_cast<float>(first.initial_range);
@@ -171,7 +171,7 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
 }
 
 std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
-                                std::uint64_t most) {
+                                std::uint64_t most, std::vector<std::uint32_t>* marks) {
   constexpr int kTries = 100;  // of a row that is evicted and made again all the time
   std::vector<KeyedRow> rows;
   const TableShm& first = *table.front().checked;
@@ -193,9 +193,11 @@ std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& ta
           if (shm::state_of(word) != shm::RowState::kLive && shm::state_of(word) != shm::RowState::kSealed) break;
           KeyedRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
           form.read_values(reinterpret_cast<const float*>(&there + 1), row.values.data(), value_of);
+          const std::uint32_t mark = there.mark.load_relaxed();  // relaxed: table.R3 tells whose row it was
           shm::fence_acquire();                             // (table.R3)
           if (there.word.load_relaxed() != word) continue;  // (table.R3)
           rows.push_back(std::move(row));
+          if (marks != nullptr) marks->push_back(mark);
           break;
         }
       }

@@ -29,7 +29,8 @@ void require_whole(const TableView& table);
 
 TableInfo describe(const TableView& table);
 TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most);
+// `marks`, if given, gets TableRowShm::mark of each row.
 std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
-                                std::uint64_t most);
+                                std::uint64_t most, std::vector<std::uint32_t>* marks = nullptr);
 
 }  // namespace ps_shm

@@ -16,6 +16,7 @@
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
 #include "worker/impl.hpp"
+#include "worker/initial_row.hpp"
 #include "worker/waits.hpp"
 
 namespace ps_shm {
@@ -31,13 +32,10 @@ constexpr std::uint64_t kGrain = 1024;  // keys that justify a thread
 // Calls body(element's index, its initial value).
 template <class Body>
 void TableState::for_initial(std::uint64_t key, Body&& body) const noexcept {
-  const std::uint64_t of_key = shm::mixed(shm::mixed(spec.seed + 1) ^ key);
   const bool is_rounded = spec.dtype == DType::kBFloat16;
-  for (std::uint64_t i = 0; i < spec.row_size; ++i) {
-    const auto bits = static_cast<std::uint32_t>(shm::mixed(of_key + i) >> 40);  // as many as a float has
-    const float value = (static_cast<float>(bits) / static_cast<float>(1 << 23) - 1.0F) * spec.initial_range;
+  for_initial_values(spec.seed, spec.initial_range, spec.row_size, key, [&](std::uint64_t i, float value) {
     body(i, is_rounded ? float{update::BFloat16{update::rounded_to_nearest(value)}} : value);
-  }
+  });
 }
 
 void TableState::initial_values(std::uint64_t key, float* values) const noexcept {

@@ -16,6 +16,7 @@
 #include "support/conservation.hpp"
 #include "support/processes.hpp"
 #include "support/worker_job.hpp"
+#include "worker/guest_rows.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -131,6 +132,14 @@ void kill_at_every_store(Mode mode, bool sets_doubtful = false) {
   CHECK(test::is_conserved(config.job));
 }
 
+// Gives all rows of a table what they lack of the ticket, which each has in each element.
+GuestRows::Given give(Worker& guest, const TableSpec& spec, std::uint32_t ticket) {
+  GuestRows rows(guest.table(spec));
+  const std::vector<std::uint64_t> keys = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> values(keys.size() * kWidth, float(ticket)), bases(keys.size() * kWidth, float(ticket - 1));
+  return rows.give(ticket, GuestRows::How::kAdd, keys, values, bases);
+}
+
 }  // namespace
 
 TEST_CASE("guests: a change is made once, before whichever store its guest is killed (guest.G3, guest.G4)") {
@@ -241,4 +250,94 @@ TEST_CASE("guests: a job ends beside a guest that stays (guest.G1)") {
   CHECK(server.serve({.stop_requested = {}, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}}) ==
         EndReason::kAllWorkersLeft);
   CHECK(guest.finished());
+}
+
+// Of six rows the worker has pushed five: each has what it was pushed, and the ticket.
+TEST_CASE("guests: rows are given once, before whichever store the guest is killed (bridge.T2, bridge.T3)") {
+  const JobConfig config = config_of(Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64, .rule = {}, .initial_range = 0.0F};
+  Table table = worker.table(spec);
+  const std::vector<std::uint64_t> pushed = {1, 2, 3, 4, 5}, all = {1, 2, 3, 4, 5, 6};
+  const std::vector<float> work(pushed.size() * kWidth, 0.5F);
+  table.push(pushed, work);
+  std::vector<float> of_workers(all.size(), 0.5F), found(all.size() * kWidth);
+  of_workers.back() = 0;
+  worker.step();
+  std::uint64_t in_doubt = 0;
+  std::uint32_t ticket = 1;
+  for (bool is_complete = false; !is_complete; ++ticket) {
+    Child guest([&] {
+      kill_before_store(ticket);
+      Worker one(guest_of(config));
+      give(one, spec, ticket);
+      one.leave();
+      return 0;
+    });
+    const int code = guest.join();
+    REQUIRE((code == 0 || code == -1));
+    is_complete = code == 0;
+    if (ticket % 16 == 0) {  // an evicted row lacks all of it
+      CHECK(table.evict(std::span(pushed).first(1)) == 1);
+      of_workers.front() = 0;
+    }
+    Worker next(guest_of(config));
+    const GuestRows::Given given = give(next, spec, ticket);
+    CHECK(given.absent == 0);
+    REQUIRE(given.in_doubt <= 1);
+    in_doubt += given.in_doubt;
+    CHECK(give(next, spec, ticket).in_doubt == 0);
+    table.pull(all, found);
+    std::uint64_t lost = 0;
+    for (std::size_t row = 0; row < all.size(); ++row) {
+      const bool is_lost = found[row * kWidth] == float(ticket) && of_workers[row] != 0;
+      if (is_lost) of_workers[row] = 0, ++lost;
+      for (std::size_t i = 0; i < kWidth; ++i) REQUIRE(found[row * kWidth + i] == float(ticket) + of_workers[row]);
+    }
+    CHECK(lost <= given.in_doubt);
+    of_workers.assign(all.size(), 0.5F);  // more work
+    std::vector<float> more(all.size() * kWidth);
+    for (std::size_t row = 0; row < all.size(); ++row)
+      for (std::size_t i = 0; i < kWidth; ++i) more[row * kWidth + i] = float(ticket) + 0.5F - found[row * kWidth + i];
+    table.push(all, more);
+  }
+  CHECK(ticket > 20);  // stores
+  CHECK(in_doubt > 0);
+}
+
+TEST_CASE("guests: a row is marked until it is evicted, and a guest evicts none (bridge.T2, bridge.T3)") {
+  const JobConfig config = config_of(Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64, .rule = {}, .initial_range = 0.0F};
+  Table table = worker.table(spec);
+  std::vector<std::uint64_t> keys(64);
+  for (std::size_t i = 0; i < keys.size(); ++i) keys[i] = 100 + i;
+  const std::vector<float> work(keys.size() * kWidth, 1.0F);
+  table.push(keys, work);
+  worker.step();
+  Worker guest(guest_of(config));
+  GuestRows rows(guest.table(spec));
+  MarkedRows before, after;
+  const std::uint32_t version = rows.changed_since(0, before);
+  CHECK(before.keys.size() == 64);
+  CHECK(std::all_of(before.marks.begin(), before.marks.end(), [](std::uint32_t mark) { return mark == 0; }));
+  const std::vector<std::uint64_t> some = {7, 100, 101};
+  const std::vector<float> values(some.size() * kWidth, 5.0F);
+  CHECK(rows.give(9, GuestRows::How::kAdd, some, values, values).absent == 1);
+  CHECK(table.statistics().evicted == 0);
+  rows.changed_since(version, after);
+  CHECK(after.keys.size() >= 2);
+  std::vector<float> found(some.size() * kWidth);
+  std::vector<std::uint32_t> marks(some.size());
+  std::vector<std::uint8_t> is_there(some.size());
+  rows.read(some, found, marks, is_there);
+  CHECK(is_there == std::vector<std::uint8_t>{0, 1, 1});
+  CHECK((marks[1] == GuestRows::done(9) && marks[2] == GuestRows::done(9)));
+  CHECK((found[kWidth] == 6.0F && found[2 * kWidth] == 6.0F));
+  CHECK(table.evict(std::span(some).subspan(1, 1)) == 1);
+  table.push(std::span(some).subspan(1, 1), std::span(work).first(kWidth));
+  rows.read(some, found, marks, is_there);
+  CHECK((marks[1] == 0 && found[kWidth] == 1.0F && found[2 * kWidth] == 6.0F));
 }

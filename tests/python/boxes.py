@@ -45,6 +45,13 @@ def ones(box, number, name, size):
     return numpy.ones(size, "float32")
 
 
+def some_keys(box, worker, number, name):
+    """The default of `keys`: the keys that a worker of a box pushes to a table for the so-manyeth time. Each has its own,
+    and there are some of all."""
+    return numpy.unique(numpy.random.default_rng([box.number, worker, number]).integers(0, 100, 5, numpy.uint64)
+                        * numpy.uint64(0x9E3779B97F4A7C15) + numpy.uint64(number % 3 * (box.number + 1)))  # fmt: skip
+
+
 class Box:
     """A job whose workers push until they are told to stop, and its bridge."""
 
@@ -54,6 +61,7 @@ class Box:
         self.saved = boxes.folder / f"anchor.{number}.npz"
         self.errors = boxes.folder / f"stderr.{number}"
         self.pushes = [0] * boxes.workers  # of each worker, to each variable
+        self.pushed = [[] for _ in range(boxes.workers)]  # by each worker: the table and the keys of each push to one
         self._changed = threading.Condition()
         self._begins, self._is_held, self._stops, self._limit = False, False, False, None
         self._held_workers = 0
@@ -75,6 +83,8 @@ class Box:
             with ps_shm.Worker(self.job) as worker:
                 arrays = {name: worker.variable(name, numpy.zeros(size, "float32"), layout=layout)
                           for name, (size, layout) in self.boxes.variables.items()}
+                tables = {name: worker.table(name, *sizes, **settings)
+                          for name, (sizes, settings) in self.boxes.tables.items()}
                 while not self._stops:
                     pushes = self._begins
                     for name, array in arrays.items():
@@ -82,6 +92,12 @@ class Box:
                             array.push(self.boxes.gradient(self, self.pushes[k], name, array.shape[0]))
                         elif self.boxes.mode == "sync":
                             array.push(numpy.zeros(array.shape[0], "float32"))
+                    for name, table in tables.items():
+                        if pushes:
+                            keys = self.boxes.keys(self, k, self.pushes[k], name)
+                            pushed = table.push(keys, numpy.ones((keys.size, table.row_size), "float32"))
+                            assert pushed.updated == keys.size
+                            self.pushed[k].append((name, keys))
                     self.pushes[k] += pushes
                     worker.step()
                     with self._changed:
@@ -180,10 +196,11 @@ class Boxes:
     """Several boxes. At the end of a `with` statement all processes have ended and no file is left."""
 
     def __init__(self, name, folder, count=3, mode="async", workers=1, variables=None, stores=1, gradient=ones,
-                 optimizer="add", restarts=False, interface="lo", **settings):
+                 optimizer="add", restarts=False, interface="lo", tables=None, keys=some_keys, **settings):
         self.restarts = restarts  # bridges that PyTorch has ended, as launch_shm does
         self.name, self.folder, self.count, self.mode, self.workers = name, folder, count, mode, workers
-        self.variables = variables or {"c": (3, "versioned"), "d": (5000, "versioned")}
+        self.variables = {"c": (3, "versioned"), "d": (5000, "versioned")} if variables is None else variables
+        self.tables, self.keys = tables or {}, keys  # by name: row size and most rows, and settings
         self.gradient, self.optimizer, self.interface = gradient, optimizer, interface
         self.settings = {"every": 20, "seconds": 1, "timeout": 15, "combine": "sum", **settings}
         self.ports = [free_port() for _ in range(stores)]
@@ -246,8 +263,25 @@ class Boxes:
         pushes = sum(sum(box.pushes) for box in self)
         for anchor in anchors:
             for name, values in anchor.items():
+                if "." in name:
+                    continue
                 assert (values == pushes).all(), (name, values.min(), values.max(), pushes)
         self.check_bits()
+
+    def pushes_by_key(self, name):
+        """How often each key of the table was pushed, in all."""
+        pushed = [keys for box in self for of_worker in box.pushed for table, keys in of_worker if table == name]
+        keys, counts = numpy.unique(numpy.concatenate(pushed), return_counts=True)
+        return dict(zip(keys.tolist(), counts.tolist()))
+
+    def check_rows(self, anchors, name):
+        """Each push of all boxes to the table is in the last anchor once."""
+        pushes = self.pushes_by_key(name)
+        for anchor in anchors:
+            found = dict(zip(anchor[f"{name}.keys"].tolist(), anchor[f"{name}.rows"]))
+            assert found.keys() == pushes.keys()
+            wrong = {key: (row.tolist(), pushes[key]) for key, row in found.items() if (row != pushes[key]).any()}
+            assert not wrong, (len(wrong), len(found), dict(list(wrong.items())[:5]))
 
     def check_bits(self):
         """All anchors of a round had the same bits, and nothing was dropped."""

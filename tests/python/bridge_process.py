@@ -15,7 +15,7 @@ def run_bridge(arguments, errors, dies_at, is_unreachable):
         os.dup2(stream.fileno(), 1)
         os.dup2(stream.fileno(), 2)
     faulthandler.register(signal.SIGUSR1)  # shows where it is
-    from ps_shm.bridge import _box, _group, _options, _rounds, _state
+    from ps_shm.bridge import _box, _group, _options, _rounds, _state, _tables
 
     if is_unreachable:
 
@@ -46,7 +46,9 @@ def run_bridge(arguments, errors, dies_at, is_unreachable):
             setattr(of, name, call)
 
         for of, name in ((_state.State, "set"), (_state.State, "step"), (_box.Box, "add"), (_group.Group, "gather"),
-                         (_group.Group, "unite"), (_group.Group, "exchange")):
+                         (_group.Group, "unite"), (_group.Group, "exchange"), (_tables.Tables, "step"),
+                         (_tables.Tables, "accept"), (_tables.Tables, "rebase"), (_tables.GuestTable, "give"),
+                         (_tables.GuestTable, "changed_since"), (_tables.GuestTable, "read")):
             with_steps(of, name)
         round_of_rounds = _rounds.Bridge.round
 

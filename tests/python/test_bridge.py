@@ -375,7 +375,7 @@ def test_a_report_that_cannot_be_written_ends_no_bridge(job, capfd):
 
 def test_a_job_with_nothing_to_exchange_is_refused(job):
     with Twins(job, {"count": numpy.array(7)}) as twins:
-        with pytest.raises(ps_shm.Error, match="has no float32 variable whose changes could be exchanged"):
+        with pytest.raises(ps_shm.Error, match="has no float32 variable or table whose changes could be exchanged"):
             twins.make("--rate", "1")
 
 

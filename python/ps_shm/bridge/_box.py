@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, Optional
+from typing import Any, Optional, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ import ps_shm
 
 from .. import _core
 from ._options import Options
+from ._tables import Table
+
+Made = TypeVar("Made")
 
 BLOCK: int = _core.BridgeState.BLOCK
 POLL_SECONDS = 0.02
@@ -67,6 +70,10 @@ class Box:
         # An earlier bridge of the job took the variables that there were.
         text = _core.BridgeState.look(options.job, self.instance)
         self.declared = json.loads(text)["variables"] if text else len(variables)
+        infos = {info.name: info for info in self.view.tables()}
+        floats_by_key = [name for name in infos if _core.BridgeState.table_facts(options.job, name)[3] == "float32"]
+        chosen = json.loads(text).get("tables", []) if text else floats_by_key
+        self.tables = [Table(options, number, infos[name]) for number, name in enumerate(chosen)]
         self.declared_late = sorted(v.name for v in variables[self.declared :])
         variables = variables[: self.declared]
         self._dtypes = {v.name: v.dtype for v in variables}
@@ -76,14 +83,16 @@ class Box:
                 raise ps_shm.Error(f"--copy: job '{options.job}' has no variable '{name}'")
         variables = [v for v in variables if v.name not in options.copy]
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
+        self.left_alone += sorted(f"table {name}" for name in infos.keys() - set(floats_by_key))
+        self.declared_late += sorted(f"table {name}" for name in set(floats_by_key) - set(chosen))
         self.parts: list[Part] = []
         self.blocks = 0
         floats = sorted((v for v in variables if v.dtype == "float32"), key=lambda v: v.name)
         for variable in floats:
             self.parts.append(Part(variable, self.blocks, options.sparse, any(v.rule != "add" for v in floats)))
             self.blocks += self.parts[-1].blocks
-        if not self.parts:
-            raise ps_shm.Error(f"job '{options.job}' has no float32 variable whose changes could be exchanged")
+        if not self.parts and not self.tables:
+            raise ps_shm.Error(f"job '{options.job}' has no float32 variable or table whose changes could be exchanged")
         self._room = np.empty(max((part.size for part in self.parts), default=0), np.float32)
 
     @property
@@ -104,7 +113,8 @@ class Box:
 
     def shapes(self) -> dict[str, str]:
         """What all boxes' jobs have to have alike."""
-        return {part.name: str(part) for part in self.parts} | self._copied_shapes
+        shapes = {part.name: str(part) for part in self.parts} | self._copied_shapes
+        return shapes | {f"table {table.name}": str(table) for table in self.tables}
 
     def fragment(self, round_number: int) -> range:
         """The blocks that the round exchanges."""
@@ -128,6 +138,8 @@ class Box:
         for begin, end in ((0, fragment.start), (fragment.stop, self.blocks)):
             state.present[begin:end] = 0
             state.base[begin * BLOCK : end * BLOCK] = state.anchor[begin * BLOCK : end * BLOCK]
+        if not self.parts:
+            return self.step, True
         with self.view.snapshot(group=self.options.group) as snapshot:
             for part in self.parts:
                 begin, end = max(part.first, fragment.start), min(part.first + part.blocks, fragment.stop)
@@ -139,17 +151,20 @@ class Box:
             return snapshot.global_step, is_finite
 
     def last_cut(self, state: _core.BridgeState, from_base: bool) -> bool:
-        """The same of a job that is over, since its anchor or its base. Whether it is finite.
+        """The same of a job that is over, since its anchor or its base. Whether it is finite."""
+        self.wait_for_workers()
+        return all([state.last_cut(self.view.values(part.name), part.first, from_base) for part in self.parts])
 
-        Waits for its workers to leave, for LEAVING_SECONDS at most: until then they may finish a push.
-        """
+    def wait_for_workers(self) -> None:
+        """Until those of a job that is over have left, for LEAVING_SECONDS at most: until then they may finish a push."""
         end = time.monotonic() + LEAVING_SECONDS
         while time.monotonic() < end and any(worker.state == "alive" for worker in self.view.workers()):
             time.sleep(POLL_SECONDS)
-        return all([state.last_cut(self.view.values(part.name), part.first, from_base) for part in self.parts])
 
     def found(self, state: _core.BridgeState) -> int:
         """Makes the job's values the anchor. Returns their global step."""
+        if not self.parts:
+            return self.step
         with self.view.snapshot(group=self.options.group) as snapshot:
             state.anchor[:] = 0
             for part in self.parts:
@@ -192,13 +207,18 @@ class Box:
         return self.assign(ticket, others)
 
     def _change(self, verb: str, ticket: int, arrays: dict[str, Any], **more: Any) -> Optional[int]:
-        if not arrays:
-            return 0
-        try:
+        def change() -> Optional[int]:
             with ps_shm.Guest(self.options.job, group=self.options.group, wait=CHANGE_SECONDS) as guest:
                 if ps_shm.View(self.options.job).instance != self.instance:  # a new job of that name
                     return None
                 return getattr(guest, verb)(ticket, arrays, wait=CHANGE_SECONDS, **more) or 0
+
+        return self.as_guest(change) if arrays else 0
+
+    def as_guest(self, change: Callable[[], Made]) -> Optional[Made]:
+        """Calls what joins the job as a guest. None: the job is over. Raises ps_shm.Timeout where another guest is there."""
+        try:
+            return change()
         except ps_shm.JobFinished:
             self._has_ended = True
             return None

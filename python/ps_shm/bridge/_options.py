@@ -37,10 +37,12 @@ class Options:
     sparse: str = "inplace"
     fragments: int = 1  # a round exchanges one of so many parts of the model, in turns
     copy: tuple[str, ...] = ()  # variables that the other boxes take from box 0
+    table_keys: int = 0  # the most keys of a table that are exchanged; 0: four times its max_rows
 
     def agreed(self) -> dict[str, object]:
         """What has to be the same on all boxes."""
-        names = ("boxes", "seconds", "timeout", "wire", "outer", "rate", "momentum", "combine", "sparse", "fragments", "copy")
+        names = ("boxes", "seconds", "timeout", "wire", "outer", "rate", "momentum", "combine", "sparse", "fragments", "copy",
+                 "table_keys")  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
 
@@ -114,6 +116,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--copy", type=_names, default=(), metavar="NAME[,...]",
         help="variables that the other boxes take from box 0 in each round, such as counters: those of other types than "
              "float32 are left alone otherwise")
+    add("--table-keys", type=number, default=0, metavar="N",
+        help="of a table by key, rows of so many keys at most are exchanged, whether the box has these rows now or not (four "
+             "times the table's max_rows)")
     add("--heal", action="store_true",
         help="give the anchor to a job whose values are not finite; its workers have to skip such gradients "
              "(--on-nan skip)")

@@ -20,6 +20,7 @@ from ._box import BLOCK, POLL_SECONDS, Box
 from ._group import FAILURES, BrokenError, Group, WantedError
 from ._options import Options
 from ._state import Counted, Ready, State
+from ._tables import ANCHOR, KEYS, Tables
 
 MAX_LAST_TRIES = 3  # to form a group once this box's job is over
 RETRY_SECONDS = 0.2
@@ -33,7 +34,9 @@ class Bridge:
         """Waits for the job, and takes what an earlier bridge of it has left."""
         self.options = options
         self.box = Box(options)
-        self.state = State(options.job, self.box.instance, self.box.blocks, options.wire, options.outer)
+        sizes = [(table.most, table.row_size) for table in self.box.tables]
+        self.state = State(options.job, self.box.instance, self.box.blocks, options.wire, options.outer, sizes)
+        self.tables = Tables(options, self.box.tables, self.state, self.box.instance)
         self.group = make_group(options)
         self.sparse = self.box.blocks_of(lambda part: part.is_sparse)
         self.unstepped = self.box.blocks_of(lambda part: not part.is_stepped)
@@ -43,8 +46,13 @@ class Bridge:
         self._next_residual: Optional[tuple[Any, Any]] = None
         self._can_report = True
         self._last_step, self._last_time = self.box.step, time.monotonic()
-        self.state.set(box=options.box, boxes=options.boxes, variables=self.box.declared)
-        self.tell(f"joined job '{options.job}' at round {self.header.round}: {sum(p.size for p in self.box.parts)} floats")
+        self.state.set(
+            box=options.box, boxes=options.boxes, variables=self.box.declared, **self.tables.first_fields()
+        )
+        what = f"{sum(p.size for p in self.box.parts)} floats"
+        if self.tables:
+            what += f", {len(self.box.tables)} tables with {sum(self.header.keys)} keys"
+        self.tell(f"joined job '{options.job}' at round {self.header.round}: {what}")
         if self.box.left_alone:
             self.tell(f"left alone, as they are neither float32 nor named by --copy: {', '.join(self.box.left_alone)}")
         if self.box.declared_late:
@@ -81,22 +89,48 @@ class Bridge:
         if self.header.is_stepping:
             self._step()
         ticket = self.header.ticket
-        if self.box.is_over or not self.header.is_whole:
+        if not self.header.is_whole:
+            return
+        if self.box.is_over:
+            self._take_last_rows()
             return
         if self.header.phase == "counted":
             left = self.box.add(ticket, self.box.correction(self.state), self.box.values(self.state))
             if left:
                 self.tell(f"dropped this box's work on {left} elements: an in-place block was in doubt, and got the anchor")
+            if left is not None and self.tables and self.box.as_guest(self._give_rows) is None:
+                left = None
             if left is not None:
                 self.state.set(phase="idle", dropped=self.header.dropped + left)
         elif self.header.phase == "assign":
+            changes: Optional[dict[str, Any]] = {}
             if self.box.assign(ticket, self.box.values(self.state)):
-                self.state.set(phase="idle")
+                if self.tables:
+                    changes = self.box.as_guest(self.tables.assign)
+                if changes is not None:
+                    self.state.set(phase="idle", **changes)
+
+    def _give_rows(self) -> bool:
+        self.tables.give()
+        return True
+
+    def _take_last_rows(self) -> bool:
+        """Once the job is over, before the anchor moves (bridge.T8). Whether there is such a cut, which may be empty."""
+        if self.tables and not self.header.has_last_rows and self.header.phase in ("idle", "counted"):
+            self.box.wait_for_workers()
+            changes = self.tables.last_cut()
+            if changes is not None:
+                self.state.set(**changes)
+        return self.header.has_last_rows or not self.tables
 
     def _step(self) -> None:
         fragment = self.box.fragment(self.header.round - 1)  # its blocks step, and those that somebody sent
         squares = self.state.step(self.header.rate, self.header.momentum, self.unstepped, fragment.start, fragment.stop)
-        self.state.set(checksum=self.state.anchor_checksum, norm=squares**0.5, is_stepping=False)
+        squares += self.tables.step()
+        self.state.set(checksum=self._anchor_checksum(), norm=squares**0.5, is_stepping=False)
+
+    def _anchor_checksum(self) -> int:
+        return self.tables.checksum(self.state.anchor_checksum)
 
     def _advance(self, counted: Counted) -> dict[str, Any]:
         """Makes the base what the job has in it, before the anchor is replaced (bridge.R6). The header's changes."""
@@ -110,17 +144,24 @@ class Bridge:
             "counted": counted,
             "ticket": self.header.ticket + 1,
             "ready": None,
+            **self.tables.advance(is_counted),
         }
 
     def commit(self) -> None:
         """Takes the result that this box has accepted: it is decided. The outer step follows (bridge.S3)."""
+        self._give_before_another()
         ready: Ready = self.header.ready
-        changes = self._advance(ready.counted)
+        changes = self._advance(ready.counted) | self.tables.accept(ready)
         self.state.rewind()
         self.state.set(
             round=ready.round, decided=ready.checksum, is_stepping=True, rate=ready.rate, momentum=ready.momentum, **changes
         )
         self._step()
+
+    def _give_before_another(self) -> None:
+        """What rows lack is known of one round at a time (bridge.T6)."""
+        if self.tables and self.header.phase == "counted":
+            self.resolve()
 
     # ---- The group's part.
 
@@ -141,7 +182,7 @@ class Bridge:
             "box": self.options.box, "is_whole": header.is_whole, "round": header.round, "checksum": header.checksum,
             "decided": header.decided, "counted": header.counted,
             "ready": header.ready and {"round": header.ready.round, "group": header.ready.group, "checksum": header.ready.checksum},
-            "shapes": self.box.shapes(), "options": self.options.agreed(),
+            "shapes": self.box.shapes(), "options": self.options.agreed(), "keys": self.header.keys,
             "version": ps_shm.__version__,
         })  # fmt: skip
         for what in ("version", "options", "shapes"):
@@ -178,7 +219,12 @@ class Bridge:
         if self.group.rank == 0:
             step = self.box.found(self.state)
             self.state.momentum[:] = 0
-            self.state.set(phase="idle", checksum=self.state.anchor_checksum, counted_step=step)
+            if self.tables:
+                changes = self.box.as_guest(self.tables.found)
+                if changes is None:
+                    raise BrokenError("the job is over")
+                self.state.set(**changes)
+            self.state.set(phase="idle", checksum=self._anchor_checksum(), counted_step=step)
             self.tell("this box's values are the first anchor")
 
     def _catch_up(self, said: list[dict[str, Any]]) -> None:
@@ -197,17 +243,21 @@ class Bridge:
             return
         position = said.index(source)
         if is_behind:
-            changes = self._advance(source["counted"])
+            self._give_before_another()
+            changes = self._advance(source["counted"]) | self.tables.rebase()
             self.state.set(checksum=0, **changes)  # bridge.S5: there is no anchor meanwhile
             self._take(position, changes, source)
         else:
             self.group.broadcast(self.state.anchor, position)
             self.group.broadcast(self.state.momentum, position)
+            self.tables.send_anchor(self.group, position)
 
     def _take(self, position: int, changes: dict[str, Any], source: dict[str, Any]) -> None:
         for array in (self.state.anchor, self.state.momentum):
             self.group.broadcast(array, position)
-        found = self.state.anchor_checksum
+        is_new = changes["phase"] == "assign"
+        self.state.set(**self.tables.take_anchor(self.group, position, source["keys"], is_new))
+        found = self._anchor_checksum()
         if found != source["checksum"]:
             raise BrokenError("the anchor was not received as it was sent")
         self.state.set(**{**changes, "round": source["round"], "checksum": found, "decided": source["decided"]})
@@ -230,16 +280,18 @@ class Bridge:
             present = self.state.present
             self.group.broadcast(room, position)
             self.group.broadcast(present, position)
-        if self._checksum(record["bytes"], record["counted"]) != record["checksum"]:
+            self.tables.share_sum(self.group, position, record["rows"])
+        if self._checksum(record["bytes"], record["counted"], record["rows"]) != record["checksum"]:
             raise BrokenError("a result was not received as it was sent")
-        self.state.set(ready=replace(Ready(**record), group=self.group.number))
+        self.state.set(ready=replace(Ready(**record), rows=tuple(record["rows"]), group=self.group.number))
         self._vote()
         self.commit()
         self.tell(f"finished round {self.header.round}, which a group before had begun")
 
-    def _checksum(self, size: int, counted: Counted) -> int:
+    def _checksum(self, size: int, counted: Counted, rows: Any) -> int:
         """Of a result: what is added up, of which cuts."""
-        return self.state.checksum(size) ^ zlib.crc32(json.dumps(counted, sort_keys=True).encode())
+        of_counted = zlib.crc32(json.dumps(counted, sort_keys=True).encode())
+        return self.tables.sum_checksum(rows, self.state.checksum(size)) ^ of_counted
 
     def _vote(self) -> None:
         """All have accepted the same result: it is decided (bridge.R5)."""
@@ -271,10 +323,16 @@ class Bridge:
             if not self.box.is_over:
                 raise
             return self._last_cut()  # it has ended meanwhile
+        changes: dict[str, Any] = {}
+        if self.tables and is_finite and step > self.header.counted_step:
+            made = self.box.as_guest(self.tables.cut)
+            if made is None:
+                return self._last_cut()
+            changes, is_finite = made
         if not is_finite or step <= self.header.counted_step:
             self.state.present[:] = 0
             return 0.0, is_finite
-        self.state.set(phase="cut", cut=random.getrandbits(62), cut_step=step)
+        self.state.set(phase="cut", cut=random.getrandbits(62), cut_step=step, **changes)
         return 1.0, True
 
     def _last_cut(self) -> tuple[float, bool]:
@@ -282,7 +340,7 @@ class Bridge:
         header = self.header
         step, is_new = self.box.step, not header.is_last or header.counted.get(str(self.options.box)) != header.cut
         has_work = step > header.counted_step or self.options.fragments > 1  # in fragments that later rounds would count
-        if is_new and has_work and header.phase != "assign":
+        if is_new and has_work and header.phase != "assign" and self._take_last_rows():
             if self.box.last_cut(self.state, header.phase == "counted"):
                 self.state.set(cut=header.cut if header.is_last else random.getrandbits(62), is_last=True, cut_step=step)
                 return 1.0, True
@@ -293,7 +351,9 @@ class Bridge:
         """Sums what all have sent, each box a part of it (bridge.R3). The bytes of the sum, and whether this box's part is finite."""
         self._next_residual = None
         members, rank = len(self.group.members), self.group.rank
-        block = self.state.sum.size // max(self.box.blocks, 1)
+        if self.box.blocks == 0:
+            return 0, True
+        block = self.state.sum.size // self.box.blocks
         is_mine = self.state.present != 0
         self.group.unite(self.state.present)
         chosen = np.flatnonzero(self.state.present)
@@ -329,39 +389,45 @@ class Bridge:
             raise BrokenError("the boxes have different anchors")
         met = time.monotonic()
         weight, is_finite = self.cut(over)
-        cuts = self.group.gather([self.header.cut if weight else 0, weight, over, self.options.box])
+        is_last = self.header.phase != "cut"
+        rows = self.header.last_rows if is_last else self.header.cut_rows
+        cuts = self.group.gather([self.header.cut if weight else 0, weight, over, self.options.box, rows])
         if all(one[2] and not one[1] for one in cuts):
             return False
         if not any(one[1] for one in cuts):  # a momentum would move the anchor
             self._give(is_finite, over)
             return True
-        size, is_sum_finite = self.exchange([one[1] for one in cuts])
-        if not all(self.group.gather(is_sum_finite)):
+        weights = [one[1] for one in cuts]
+        size, is_sum_finite = self.exchange(weights)
+        sum_rows, sent, are_rows_finite = self.tables.exchange(self.group, weights, [one[4] for one in cuts], is_last)
+        if not all(self.group.gather(is_sum_finite and are_rows_finite)):
             raise SystemExit(f"bridge {self.options.box}: what the boxes have done adds up to more than float32 holds")
         summed = time.monotonic()
         # bridge.S4, bridge.R4
-        counted = self.header.counted | {str(box): cut for cut, weight, _, box in cuts if weight}
+        counted = self.header.counted | {str(box): cut for cut, weight, _, box, _ in cuts if weight}
         self.state.set(ready=Ready(
-            self.header.round + 1, self._checksum(size, counted), size, self.group.number, counted, self.options.rate,
-            self.options.momentum,
+            self.header.round + 1, self._checksum(size, counted, sum_rows), size, self.group.number, counted,
+            self.options.rate, self.options.momentum, sum_rows,
         ))  # fmt: skip
         self._vote()
         self.commit()
         if self._next_residual:
             blocks, lost = self._next_residual
             self._residual[blocks] = lost
+        self.tables.keep_residuals()
         self._give(is_finite, over)
         self._copy(over)
         if decision := self.group.has_made_a_round():
             self.tell(decision)
         now, members = time.monotonic(), len(cuts)
         self.state.set(
-            at=time.time(), seconds=round(now - met, 6), bytes=2 * size * (members - 1) // members, members=tuple(self.group.members)
-        )
+            at=time.time(), seconds=round(now - met, 6), bytes=2 * size * (members - 1) // members + sent,
+            members=tuple(self.group.members),
+        )  # fmt: skip
         self.record(
             round=self.header.round, step=self.header.cut_step, members=self.group.members, weights=[one[1] for one in cuts],
-            checksum=self.header.checksum, norm=self.header.norm, bytes=self.header.bytes, waited=round(met - begin, 4),
-            summed=round(summed - met, 4), given=round(now - summed, 4),
+            checksum=self.header.checksum, norm=self.header.norm, bytes=self.header.bytes, rows=sum(sum_rows),
+            waited=round(met - begin, 4), summed=round(summed - met, 4), given=round(now - summed, 4),
         )  # fmt: skip
         return True
 
@@ -440,7 +506,10 @@ class Bridge:
             dropped=self.header.dropped, dropped_steps=self.header.dropped_steps)  # fmt: skip
         if self.options.save:
             shapes = {part.name: part.shape for part in self.box.parts}
-            values = {name: array.reshape(shapes[name]) for name, array in self.box.values(self.state).items()}
+            values: dict[str, Any] = {name: array.reshape(shapes[name]) for name, array in self.box.values(self.state).items()}
+            for anchor in self.tables.anchors:
+                values[f"{anchor.table.name}.keys"] = anchor.array(KEYS, anchor.count)
+                values[f"{anchor.table.name}.rows"] = anchor.array(ANCHOR, anchor.count)
             np.savez(self.options.save, **values)
         self.state.remove()
 

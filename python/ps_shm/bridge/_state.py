@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Optional
 
@@ -21,6 +22,7 @@ class Ready:
     counted: Counted
     rate: float
     momentum: float
+    rows: tuple[int, ...] = ()  # of the sum, of each table
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,17 @@ class Header:
     counted_step: int = -1
     ticket: int = 0  # of the last change of the job
     variables: int = 0  # of the job, in the order of their declaration: later ones are left alone
+    # Of each table by key (docs/protocols.md, bridge.T1 to bridge.T9).
+    tables: tuple[str, ...] = ()  # their names: later ones are left alone
+    keys: tuple[int, ...] = ()  # how many the anchor has
+    based: tuple[int, ...] = ()  # of how many there is a base
+    due: tuple[int, ...] = ()  # rows of the last sum that was decided; -1: all keys may lack something of the anchor
+    has_cut: bool = False  # to the base comes what the cut has
+    cut_rows: tuple[int, ...] = ()  # of the cut
+    cut_versions: tuple[int, ...] = ()  # where the cut after it begins
+    versions: tuple[int, ...] = ()  # where the next cut begins
+    last_rows: tuple[int, ...] = ()  # of the cut of the job's end
+    has_last_rows: bool = False
     # For whoever looks.
     box: int = 0
     boxes: int = 0
@@ -72,18 +85,20 @@ def _parse(text: str) -> Header:
     given: dict[str, Any] = json.loads(text)
     known = {one.name for one in fields(Header)}
     given = {name: value for name, value in given.items() if name in known}
+    given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     if given["ready"] is not None:
-        given["ready"] = Ready(**given["ready"])
-    given["members"] = tuple(given["members"])
+        given["ready"] = Ready(**{**given["ready"], "rows": tuple(given["ready"]["rows"])})
     return Header(**given)
 
 
 class State(_core.BridgeState):
     """The arrays, and the header."""
 
-    def __init__(self, job: str, instance: int, blocks: int, wire: str, outer: str) -> None:
-        """Takes the state of the job, or makes a new one."""
-        super().__init__(job, instance, blocks, wire, outer)
+    def __init__(
+        self, job: str, instance: int, blocks: int, wire: str, outer: str, tables: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        """Takes the state of the job, or makes a new one. tables: of each the most keys, and the floats of a row."""
+        super().__init__(job, instance, blocks, wire, outer, list(tables))
         # A ticket has to be greater than any that an earlier state of this job gave.
         self.header = _parse(self.text) if self.text else Header(ticket=int(time.time() * 1000))
 

@@ -31,6 +31,7 @@ enum class FaultPoint : std::uint32_t {
   kRowsBacked, kRowsTaken, kRowNoted, kClaimLost, kRowClaimed, kRowFilled, kRowReady, kRowLinked, kRowLive, kRowDone, kRowGivenBack,
   kBucketReady, kBucketLinked, kBucketLive, kBucketsBacked, kBucketsDoubled,
   kRowPinned, kRowRescued, kRowChanged, kRowSealed, kEvictionLost, kEvictionWritten, kEvictionListed, kDumpBegun, kRowSpared, kRowDead, kRowUnlinked, kRowFreed, kRowRecovered,
+  kRowBeingGiven, kRowGiven,
   kAgeDecided, kAgeDropped, kStepCounted, kClockEntering, kClockEntered, kClockAdvanced,
   kGradientGrown, kGradientCopied, kGradientTagged, kNormWritten,
   kArrivePublished, kDecideNoted, kDecideSet, kDecideProposed, kDecideSwapped, kDecideAnnounced, kDecideRecorded,

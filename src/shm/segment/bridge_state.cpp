@@ -10,10 +10,12 @@
 #include "shm/base/racing.hpp"
 #include "shm/segment/damage.hpp"
 #include "shm/segment/liveness.hpp"
+#include "update/hash.hpp"
 
 namespace ps_shm::shm {
 namespace {
 
+constexpr auto kArrays = static_cast<std::uint32_t>(BridgeState::Array::kCount_);
 constexpr std::uint32_t kBridgeByte = 0;  // of the segment's own lock bytes: whoever holds it has the state
 
 std::size_t rounded(std::size_t bytes) noexcept { return (bytes + kPage - 1) / kPage * kPage; }
@@ -34,16 +36,25 @@ BridgeState::BridgeState(const std::string& job, std::uint64_t instance, const F
   base_ = momentum_ + (form.has_momentum ? floats : 0);
   present_ = base_ + floats;
   sum_ = present_ + rounded(form.blocks);
+  end_ = bytes_of(form);
+  for (std::size_t table = 0; table < form.tables.size(); ++table)
+    for (std::uint32_t which = 0; which < kArrays; ++which) {
+      arrays_.push_back(end_);
+      end_ += rounded(form.tables[table].most * element_bytes(table, static_cast<Array>(which)));
+    }
+  reserved_.resize(arrays_.size());
   take_or_make(bridge_name(job), job, instance);
 }
 
 void BridgeState::take_or_make(const std::string& name, const std::string& job, std::uint64_t instance) {
   while (!try_take_found(name, job, instance)) {
-    Segment made = Segment::create(SegmentKind::kBridge, 0, job, instance, bytes_of(form_), bytes_of(form_));
+    Segment made = Segment::create(SegmentKind::kBridge, 0, job, instance, bytes_of(form_), end_);
+    if (end_ != bytes_of(form_)) made.extend(end_);
     auto& record = *reinterpret_cast<BridgeShm*>(made.data() + kBridgeRecordOffset);
     record.blocks = form_.blocks;
     record.wire_bytes = form_.wire_bytes;
     record.momentum = form_.has_momentum ? 1 : 0;
+    record.tables = hash_of(form_);
     made.publish();  // before it has a name: no process finds it incomplete
     if (!TaskLocks(made.descriptor()).try_take(kBridgeByte) || !made.link(name)) continue;
     segment_ = std::move(made);
@@ -65,18 +76,54 @@ bool BridgeState::try_take_found(const std::string& name, const std::string& job
     if (!is_of_job && !unlink_segment(name)) throw attach_error(AttachOutcome::kNoPermission, name);
     if (!is_of_job) return false;
     const auto& record = *reinterpret_cast<const BridgeShm*>(found.data() + kBridgeRecordOffset);
-    const Form form{record.blocks, record.wire_bytes, record.momentum != 0};
-    if (form != form_)
+    if (record.blocks != form_.blocks || record.wire_bytes != form_.wire_bytes ||
+        (record.momentum != 0) != form_.has_momentum || record.tables != hash_of(form_))
       throw Error(
-          fmt::format("/dev/shm/{} was made for other variables, another wire format or another outer rule; start the "
-                      "bridge as before, or remove that file: what this box has done since the last round is not "
-                      "counted then",
-                      name),
+          fmt::format(
+              "/dev/shm/{} was made for other variables or tables, another wire format or another outer rule; "
+              "start the bridge as before, or remove that file: what this box has done since the last round is not "
+              "counted then",
+              name),
           ErrorCode::kInvalidState);
-    if (found.usable_bytes() < bytes_of(form)) fail_damaged(name, "it is shorter than its record says");
+    if (found.usable_bytes() < end_) fail_damaged(name, "it is shorter than its record says");
     segment_ = std::move(found);
     return true;
   }
+}
+
+std::uint64_t BridgeState::hash_of(const Form& form) noexcept {
+  std::uint64_t hash = 0;
+  for (const Rows& rows : form.tables)
+    for (const std::uint64_t one : {rows.most, rows.row_size, rows.wire_bytes}) hash = update::mixed(hash + one + 1);
+  return hash;
+}
+
+std::size_t BridgeState::element_bytes(std::size_t table, Array which) const noexcept {
+  const Rows& rows = form_.tables[table];
+  switch (which) {
+    case Array::kAnchor:
+    case Array::kBase:
+      return rows.row_size * sizeof(float);
+    case Array::kCutRows:
+    case Array::kLastRows:
+    case Array::kSumRows:
+      return rows.wire_bytes;
+    default:
+      return sizeof(std::uint64_t);
+  }
+}
+
+std::span<std::byte> BridgeState::array(std::size_t table, Array which) const noexcept {
+  const std::size_t begin = arrays_[table * kArrays + static_cast<std::uint32_t>(which)];
+  return {segment_.data() + begin, form_.tables[table].most * element_bytes(table, which)};
+}
+
+void BridgeState::reserve(std::size_t table, Array which, std::uint64_t count) {
+  const std::size_t number = table * kArrays + static_cast<std::uint32_t>(which);
+  const std::size_t wanted = rounded(count * element_bytes(table, which));
+  if (wanted <= reserved_[number]) return;
+  segment_.allocate(arrays_[number] + reserved_[number], arrays_[number] + wanted);
+  reserved_[number] = wanted;
 }
 
 std::string BridgeState::newest_text(const Segment& segment) {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "shm/segment/segment.hpp"
 
@@ -23,12 +24,30 @@ namespace ps_shm::shm {
 
 class BridgeState {
  public:
+  // The most keys of a table by key, the floats of a row, and its bytes on the wire.
+  struct Rows {
+    std::uint64_t most, row_size, wire_bytes;
+  };
+
   // Sizes. A block has kBridgeBlock floats.
   struct Form {
     std::uint64_t blocks, wire_bytes;  // blocks of the model; bytes of a block on the wire
     bool has_momentum;
+    std::vector<Rows> tables{};
+  };
 
-    friend bool operator==(const Form&, const Form&) = default;
+  // What is kept of a table (bridge.T1): arrays of `most` keys or rows each, which get memory as they are used.
+  enum class Array : std::uint32_t {
+    kKeys,      // in the order in which the boxes have agreed about them: the first, the second ...
+    kAnchor,    // the row of each of these keys
+    kBase,      // the same, before the last outer step
+    kCutKeys,   // what this box sends, in the order of the keys
+    kCutRows,   // encoded
+    kLastKeys,  // what it sends when its job is over, likewise
+    kLastRows,
+    kSumKeys,  // what a round adds up, in the order of the keys
+    kSumRows,  // encoded
+    kCount_
   };
 
   // Takes the state of this instance of the job, or makes a new one, which has no text. A state that an earlier job of
@@ -60,6 +79,12 @@ class BridgeState {
     return {reinterpret_cast<std::uint8_t*>(segment_.data()) + present_, form_.blocks};
   }
   std::span<std::byte> sum() const noexcept { return {segment_.data() + sum_, form_.blocks * form_.wire_bytes}; }
+
+  // Bytes of all elements of an array of a table, of which only those may be used that have memory.
+  std::span<std::byte> array(std::size_t table, Array which) const noexcept;
+  std::size_t element_bytes(std::size_t table, Array which) const noexcept;
+  // Makes sure that the first `count` elements have memory. Requires: at most Rows::most. Throws Error with kNoSpace.
+  void reserve(std::size_t table, Array which, std::uint64_t count);
 
   // Makes the outer step begin at its first part.
   void rewind() noexcept;
@@ -94,7 +119,8 @@ class BridgeState {
 
   static std::string newest_text(const Segment& segment);
   static void copy(const Part& to, const Part& from) noexcept;
-  static std::size_t bytes_of(const Form& form) noexcept;
+  static std::size_t bytes_of(const Form& form) noexcept;  // without the tables
+  static std::uint64_t hash_of(const Form& form) noexcept;
   void take_or_make(const std::string& name, const std::string& job, std::uint64_t instance);
   bool try_take_found(const std::string& name, const std::string& job, std::uint64_t instance);
 
@@ -107,6 +133,9 @@ class BridgeState {
 
   Form form_;
   std::size_t scratch_, anchor_, momentum_, base_, present_, sum_;  // offsets
+  std::vector<std::size_t> arrays_;                                 // offsets: of all arrays of each table
+  std::vector<std::size_t> reserved_;                               // of each, how many bytes surely have memory
+  std::size_t end_;
   Segment segment_;
 };
 

@@ -105,7 +105,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 15;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 16;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -412,7 +412,8 @@ struct alignas(kWriterLine) BridgeShm {
   std::uint64_t wire_bytes;         // of a block of the sum
   std::uint64_t momentum;           // 1: the segment has the momentum
   std::uint64_t text_bytes[2];
-  std::uint64_t reserved[9];
+  std::uint64_t tables;  // a hash of the tables' sizes; 0: there are none
+  std::uint64_t reserved[8];
 };
 
 inline constexpr std::size_t kStateOffset = 2048;

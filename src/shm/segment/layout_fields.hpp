@@ -190,7 +190,7 @@ template <>
 struct LayoutFields<TableRowShm> {
   using Struct = TableRowShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(key), PS_SHM_FIELD(word), PS_SHM_FIELD(used),
-                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(pushes)};
+                                        PS_SHM_FIELD(changed), PS_SHM_FIELD(pushes), PS_SHM_FIELD(mark)};
 };
 
 template <>
@@ -247,7 +247,7 @@ template <>
 struct LayoutFields<BridgeShm> {
   using Struct = BridgeShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(writes),     PS_SHM_FIELD(cursor),   PS_SHM_FIELD(blocks),
-                                        PS_SHM_FIELD(wire_bytes), PS_SHM_FIELD(momentum), PS_SHM_FIELD(text_bytes),
+                                        PS_SHM_FIELD(wire_bytes), PS_SHM_FIELD(momentum), PS_SHM_FIELD(text_bytes), PS_SHM_FIELD(tables),
                                         PS_SHM_FIELD(reserved)};
 };
 

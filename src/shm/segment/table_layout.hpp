@@ -74,7 +74,8 @@ struct TableRowShm {
   AtomicShm<std::uint64_t> word;
   AtomicShm<std::uint32_t> used;     // make_used()
   AtomicShm<std::uint32_t> changed;  // TableShm::dump_epoch at the last push (table.P4), at least; 0: never pushed
-  AtomicShm<std::uint64_t> pushes;   // that have begun; only rows of bfloat16 are counted (table.P6)
+  AtomicShm<std::uint32_t> pushes;   // that have begun; only rows of bfloat16 are counted (table.P6)
+  AtomicShm<std::uint32_t> mark;     // (bridge.T2) which anchor the row has; 0: none, as when it was made
 };
 
 // TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used,

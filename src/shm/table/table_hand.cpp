@@ -20,6 +20,7 @@ void TablePart::note_time(TableLane& lane) const noexcept {
 
 // Notes a use of the row, where that says something new.
 void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
+  if (lane.is_guest) return;
   const std::uint32_t before =
       there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
   std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;

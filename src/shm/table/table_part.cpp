@@ -354,7 +354,7 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
     lane.shared->inserting.store_release(0);
     fault_point(FaultPoint::kClaimLost);
     if (take_unused(lane)) continue;
-    const bool may_evict = shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
+    const bool may_evict = !lane.is_guest && shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
     if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
     make_room(lane, may_evict);
   }
@@ -387,13 +387,14 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batc
       if (!admits_all && !is_admitted(lane, order)) return std::nullopt;
       mine = claim(lane);  // may evict, so `at` is old
       if (!mine) {
-        count(lane, TableCounter::kRefused);
+        if (!lane.is_guest) count(lane, TableCounter::kRefused);
         return std::nullopt;
       }
       TableRowShm& made = row(*mine);
       made.key.store_relaxed(key);  // (table.I3) private, as the next
       made.used.store_relaxed(make_used(lane.time, 0));
       made.pushes.store_relaxed(0);
+      made.mark.store_relaxed(maker.mark());
       maker.make(key, lane.new_row.data());
       racing_copy(elements(*mine), lane.new_row.data(), lane.new_row.size());
       fault_point(FaultPoint::kRowFilled);

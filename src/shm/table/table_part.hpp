@@ -19,6 +19,8 @@ namespace ps_shm::shm {
 class RowMaker {
  public:
   virtual void make(std::uint64_t key, float* elements) const noexcept = 0;
+  // TableRowShm::mark of the rows that it makes.
+  virtual std::uint32_t mark() const noexcept { return 0; }
 
  protected:
   ~RowMaker() = default;
@@ -29,6 +31,7 @@ struct TableLane {
   TableLaneShm* shared = nullptr;
   std::uint32_t number = 0;
   std::vector<std::uint32_t> free_rows;  // that may be free: others may take them
+  bool is_guest = false;                 // what it changes counts as no use of a row, and it evicts none to make room
   std::uint64_t random = 0;
 
   // A pseudo-random number of 24 bits (Knuth's MMIX).
@@ -93,6 +96,13 @@ class TablePart {
   static std::uint64_t count_push(float* elements) noexcept {
     TableRowShm& there = *(reinterpret_cast<TableRowShm*>(elements) - 1);
     return there.pushes.fetch_add_relaxed(1);  // relaxed: only the number counts
+  }
+  // (bridge.T2) Requires: `elements` is where pin() or for_each() said.
+  static AtomicShm<std::uint32_t>& mark_of(float* elements) noexcept {
+    return (reinterpret_cast<TableRowShm*>(elements) - 1)->mark;
+  }
+  static std::uint32_t mark_of(const float* elements) noexcept {  // relaxed: only guests write it, one at a time
+    return (reinterpret_cast<const TableRowShm*>(elements) - 1)->mark.load_relaxed();
   }
   // (table.P5)
   void unpin(TableLane& lane) noexcept;

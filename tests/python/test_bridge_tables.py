@@ -1,0 +1,358 @@
+"""Tables by key of jobs whose bridges exchange them, over loopback."""
+import contextlib
+import signal
+
+import numpy
+import pytest
+from boxes import Boxes, ThreadGroup, together
+from conftest import wait_until
+
+import ps_shm
+from ps_shm.bridge import _options, _rounds
+
+EXACT = {"initial_range": 0.0, "evict": None}  # sums of ones stay exact
+
+
+@pytest.mark.parametrize("count, mode, variables", [(2, "async", {}), (3, "ssp", None)])
+def test_each_push_is_counted_once(job, tmp_path, count, mode, variables):
+    tables = {"t": ((4, 2000), EXACT), "u": ((1030, 1000), EXACT)}
+    with Boxes(job, tmp_path, count=count, mode=mode, workers=2, variables=variables, tables=tables) as boxes:
+        boxes.start()
+        boxes.after_rounds(4)
+        anchors = boxes.end()
+        boxes.check(anchors)
+        for name in tables:
+            boxes.check_rows(anchors, name)
+
+
+def test_a_job_may_end_at_any_moment_of_a_round(job, tmp_path):
+    for number in range(6):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with Boxes(f"{job}-{number}", folder, count=2, every=1, seconds=0.05, tables={"t": ((4, 2000), EXACT)}) as boxes:
+            boxes.start()
+            boxes.after_rounds(1)
+            anchors = boxes.end()
+            boxes.check(anchors)
+            boxes.check_rows(anchors, "t")
+
+
+@pytest.mark.parametrize("number", [1, 0])
+def test_a_bridge_may_be_killed_at_each_point_of_its_return_and_of_a_round(job, tmp_path, number):
+    tables = {"t": ((4, 2000), EXACT), "u": ((2, 2000), EXACT)}
+    with Boxes(job, tmp_path, timeout=5, variables={"c": (3, "versioned")}, tables=tables) as boxes:
+        boxes.start()
+        box, point = boxes[number], 0
+        while True:
+            box.start_bridge(dies_at=point)
+            last = box.last_round()
+            wait_until(lambda: box.bridge.exitcode is not None or box.last_round() > last + 1, f"point {point}")
+            if box.bridge.exitcode is None:
+                break
+            assert box.bridge.exitcode == -signal.SIGKILL, box.text()
+            point += 1
+        assert point > 40
+        anchors = boxes.end()
+        boxes.check(anchors)
+        for name in tables:
+            boxes.check_rows(anchors, name)
+
+
+def test_rows_that_are_evicted_all_the_time_never_count_twice(job, tmp_path):
+    """What an eviction takes with it is lost, and nothing else can be: all that is in an anchor was pushed."""
+    tables = {"t": ((4, 64), {"initial_range": 0.0, "evict": "lru"})}
+    with Boxes(job, tmp_path, workers=2, variables={}, tables=tables) as boxes:
+        boxes.start()
+        boxes.after_rounds(4)
+        anchors = boxes.end()
+        pushes = boxes.pushes_by_key("t")
+        for anchor in anchors:
+            assert (anchor["t.keys"] == anchors[0]["t.keys"]).all() and (anchor["t.rows"] == anchors[0]["t.rows"]).all()
+        rows = dict(zip(anchors[0]["t.keys"].tolist(), anchors[0]["t.rows"][:, 0].tolist()))
+        assert all(0 <= value <= pushes[key] for key, value in rows.items())
+        assert sum(rows.values()) > 0
+        boxes.check_bits()
+
+
+class Twins:
+    """Jobs of one worker each with a table, whose bridges are objects of this process, and joined."""
+
+    def __init__(self, job, *settings, count=2, row_size=2, max_rows=100, **table):
+        self.stack, self.count = contextlib.ExitStack(), count
+        self.jobs = [f"{job}-{box}" for box in range(count)]
+        self.table = {"initial_range": 0.0, "evict": None, **table}
+        self.workers, self.tables = [], []
+        for name in self.jobs:
+            self.stack.enter_context(ps_shm.Server(name, optimizer="add", lr=1.0, mode="async"))
+            worker = self.stack.enter_context(ps_shm.Worker(name))
+            self.workers.append(worker)
+            self.tables.append(worker.table("t", row_size, max_rows, **self.table))
+            worker.step()
+        self.settings, self.bridges = settings, []
+
+    def make(self):
+        options = [_options.parse(["--job", name, "--box", str(box), "--boxes", str(self.count), "--meet", "none",
+                                   *self.settings]) for box, name in enumerate(self.jobs)]
+        groups = ThreadGroup.make(self.count)
+        self.bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, groups)]
+
+    def join(self):
+        if not self.bridges:
+            self.make()
+        together([bridge.join for bridge in self.bridges])
+        for bridge in self.bridges:
+            bridge.resolve()
+
+    def push(self, box, keys, value=1.0):
+        keys = numpy.array(keys, numpy.uint64)
+        return self.tables[box].push(keys, numpy.full((keys.size, self.tables[box].row_size), value, "float32"))
+
+    def round(self):
+        for worker in self.workers:
+            worker.step()
+        assert all(together([bridge.round for bridge in self.bridges]))
+
+    def rows(self, box):
+        """The first element of each row."""
+        found = self.tables[box].export()
+        return {int(key): float(row[0]) for key, row in zip(found.keys, found.rows)}
+
+    def anchor(self):
+        """The same of the anchor, which all boxes have alike."""
+        anchors = [bridge.tables.anchors[0] for bridge in self.bridges]
+        keys, rows = (anchors[0].array(which, anchors[0].count) for which in (0, 1))
+        for one in anchors[1:]:
+            assert (one.array(0, one.count) == keys).all() and (one.array(1, one.count) == rows).all()
+        return {int(key): float(row[0]) for key, row in zip(keys, rows)}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for bridge in self.bridges:
+            bridge.state.remove()
+        self.stack.close()
+
+
+def test_rows_get_to_the_other_boxes(job):
+    with Twins(job, "--combine", "sum") as twins:
+        twins.push(0, [1], 5)
+        twins.push(1, [1, 2], 100)
+        twins.join()  # box 0's rows are the first anchor
+        assert twins.anchor() == {1: 5} and twins.rows(0) == {1: 5} and twins.rows(1) == {1: 5, 2: 0}
+        twins.push(0, [1, 3])
+        twins.push(1, [2, 3], 10)
+        twins.round()
+        assert twins.rows(0) == twins.rows(1) == twins.anchor() == {1: 6, 2: 10, 3: 11}
+        sent = [bridge.header.due for bridge in twins.bridges]
+        twins.push(1, [3])
+        twins.round()
+        assert sent == [(3,)] * 2 and [bridge.header.due for bridge in twins.bridges] == [(1,)] * 2
+        assert twins.rows(0) == twins.rows(1) == twins.anchor() == {1: 6, 2: 10, 3: 12}
+
+
+def test_a_mean_is_over_the_boxes_that_changed_an_element(job):
+    with Twins(job, "--outer", "nesterov", count=3) as twins:
+        twins.join()
+        twins.push(0, [1, 2], 3)
+        twins.push(1, [2], 5)
+        twins.round()
+        assert twins.rows(2) == {1: 3, 2: 4}
+
+
+def test_an_evicted_row_comes_back_as_the_anchor_and_what_it_has_got_since(job):
+    with Twins(job, "--combine", "sum", initial_range=0.5) as twins:
+        keys = numpy.array([1], numpy.uint64)
+        begun = float(twins.tables[0].pull(keys)[0][0, 0])
+
+        def row(value):
+            return pytest.approx({1: begun + value}, abs=1e-5)
+
+        twins.join()
+        twins.push(0, [1], 8)
+        twins.round()
+        assert twins.rows(1) == row(8)
+        twins.tables[1].evict(keys)
+        twins.round()
+        assert twins.rows(1) == {} and twins.rows(0) == row(8)
+        twins.push(1, [1], 16)
+        assert twins.rows(1) == row(16)
+        twins.round()
+        assert all(one == row(24) for one in (twins.rows(0), twins.rows(1), twins.anchor()))
+        twins.push(1, [1], 32)  # which no round has counted when the row is evicted: it is lost
+        twins.tables[1].evict(keys)
+        twins.push(1, [1], 64)
+        twins.round()
+        assert all(one == row(88) for one in (twins.rows(0), twins.rows(1), twins.anchor()))
+
+
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_row_may_be_evicted_between_its_cut_and_the_change(job, is_made_again):
+    with Twins(job, "--combine", "sum") as twins:
+        twins.join()
+        twins.push(0, [1, 2], 1)
+        twins.round()
+        for box in range(2):
+            twins.push(box, [1], 10)
+        bridge = twins.bridges[0]
+        give = bridge.tables.give
+
+        def evict_and_give():
+            twins.tables[0].evict(numpy.array([1, 2], numpy.uint64))
+            if is_made_again:
+                twins.push(0, [1, 2], 100)
+            give()
+
+        bridge.tables.give = evict_and_give
+        twins.round()
+        bridge.tables.give = give
+        more = 100 if is_made_again else 0
+        assert twins.anchor() == {1: 21, 2: 1}
+        assert twins.rows(0) == ({1: 121, 2: 100} if is_made_again else {1: 21})
+        twins.round()
+        assert twins.anchor() == {1: 21 + more, 2: 1 + more} and twins.rows(1) == twins.anchor()
+        assert twins.rows(0) == ({1: 121, 2: 101} if is_made_again else {1: 21})
+
+
+def test_no_row_is_evicted_for_one_of_another_box(job):
+    with Twins(job, "--combine", "sum", max_rows=64, evict="lru") as twins:
+        twins.join()
+        twins.push(0, range(64))
+        twins.push(1, range(60, 124))
+        twins.round()
+        assert len(twins.anchor()) == 124
+        assert twins.rows(0) == {key: 1 + (key >= 60) for key in range(64)}
+        assert twins.rows(1) == {key: 1 + (key < 64) for key in range(60, 124)}
+        twins.push(0, [100])  # other rows make room for it
+        twins.round()
+        assert twins.rows(0)[100] == twins.rows(1)[100] == 2
+
+
+def test_keys_beyond_the_most_are_left_alone(job, capfd):
+    with Twins(job, "--combine", "sum", "--table-keys", "3") as twins:
+        twins.join()
+        twins.push(0, [10, 30])
+        twins.push(1, [20, 40])
+        twins.round()
+        assert twins.anchor() == {10: 1, 20: 1, 30: 1}
+        assert twins.rows(0) == {10: 1, 20: 1, 30: 1} and twins.rows(1) == {10: 1, 20: 1, 30: 1, 40: 1}
+        twins.push(1, [40, 10])
+        twins.push(0, [5])
+        twins.round()
+        assert twins.anchor() == {10: 2, 20: 1, 30: 1} and twins.rows(1)[40] == 2 and twins.rows(0)[5] == 1
+    assert "table 't' has 3 keys, as many as --table-keys allows" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("wire, relative", [("bfloat16", 2**-8), ("int8", 1 / 127)])
+def test_what_the_wire_format_loses_is_sent_later(job, wire, relative):
+    with Twins(job, "--combine", "sum", "--wire", wire, row_size=8) as twins:
+        twins.join()
+        values = [numpy.random.default_rng(box).standard_normal((1, 8)).astype("float32") for box in range(2)]
+        for table, value in zip(twins.tables, values):
+            table.push(numpy.array([7], numpy.uint64), value)
+        truth, errors = sum(values)[0], []
+        for _ in range(8):  # no further pushes
+            twins.round()
+            anchor = twins.bridges[0].tables.anchors[0]
+            errors.append(float(numpy.abs(anchor.array(1, 1)[0] - truth).max()))
+        assert 0 < errors[0] < 4 * relative * 4 and errors[-1] < 1e-5
+        twins.anchor()
+
+
+def test_rows_that_are_not_finite_do_not_cross_and_are_healed(job):
+    with Twins(job, "--combine", "sum", "--heal") as twins:
+        twins.join()
+        twins.push(0, [1, 2])
+        twins.push(1, [1])
+        twins.round()
+        twins.push(0, [2], numpy.nan)
+        twins.push(1, [2])
+        twins.round()
+        twins.round()
+        assert twins.rows(0) == twins.rows(1) == twins.anchor() == {1: 2, 2: 2}
+
+
+def test_a_bridge_that_begins_again_goes_on(job):
+    with Twins(job, "--combine", "sum") as twins:
+        twins.join()
+        for box in range(2):
+            twins.push(box, [1, 2 + box])
+        twins.round()
+        twins.bridges.clear()
+        twins.push(0, [1, 3])
+        twins.join()
+        assert twins.anchor() == {1: 2, 2: 1, 3: 1}
+        twins.round()
+        assert twins.rows(0) == twins.rows(1) == twins.anchor() == {1: 3, 2: 1, 3: 2}
+
+
+def test_a_box_that_was_away_takes_what_it_lacks(job):
+    """Its last cut was not counted, or was: it died before it had the sum."""
+    for is_counted in (False, True):
+        with Twins(f"{job}-{is_counted:d}", "--combine", "sum", count=3) as twins:
+            twins.join()
+            twins.push(0, [1, 2])
+            twins.round()
+            twins.push(2, [2, 3], 10)
+            everybody, away = twins.bridges, twins.bridges[2]
+            twins.workers[2].step()
+            if not is_counted:
+                assert away.cut(False) == (1.0, True) and away.header.phase == "cut"
+            if is_counted:  # it has sent its cut, and died before the vote
+                away._vote = lambda: (_ for _ in ()).throw(SystemExit("dead"))
+                away.commit = lambda: None
+                for worker in twins.workers:
+                    worker.step()
+
+                def go(bridge):
+                    with contextlib.suppress(SystemExit):
+                        bridge.round()
+
+                for bridge in everybody[:2]:
+                    bridge._vote = lambda: None
+                together([lambda bridge=bridge: go(bridge) for bridge in everybody])
+                for bridge in everybody[:2]:
+                    del bridge._vote
+                away.state.set(ready=None)  # as if it had died before it had the sum
+            # The others make a round without it.
+            groups = ThreadGroup.make(2)
+            for bridge, group in zip(everybody, groups):
+                bridge.group = group
+            for box in range(2):
+                twins.push(box, [2, 4 + box], 100)
+            for worker in twins.workers[:2]:
+                worker.step()
+            together([bridge.join for bridge in everybody[:2]])
+            together([bridge.round for bridge in everybody[:2]])
+            twins.push(2, [3, 9], 1000)
+            twins.bridges = []
+            del everybody, away, bridge
+            twins.join()
+            twins.round()
+            twins.round()
+            assert twins.anchor() == {1: 1, 2: 211, 3: 1010, 4: 100, 5: 100, 9: 1000}
+            for box in range(3):
+                assert twins.rows(box) == twins.anchor()
+
+
+def test_tables_that_differ_are_refused_and_rows_of_bfloat16_are_left_alone(job, capfd):
+    with Twins(job, "--combine", "sum") as twins:
+        twins.workers[0].table("half", 2, 100, dtype="bfloat16")
+        twins.make()
+        assert "table half" in capfd.readouterr().err
+        twins.join()
+    with Twins(f"{job}-x", "--combine", "sum", max_rows=100) as twins:
+        other = twins.workers[1].table("more", 2, 100)
+        assert other.row_size == 2
+        twins.make()
+        said = []
+
+        def join(bridge):
+            try:
+                bridge.join()
+            except BaseException as error:
+                said.append((type(error).__name__, str(error)))
+
+        together([lambda bridge=bridge: join(bridge) for bridge in twins.bridges])
+        assert sorted(kind for kind, _ in said) == ["BrokenError", "SystemExit"]
+        assert "the jobs of boxes 0 and 1 differ in variable 'table more'" in capfd.readouterr().err
