@@ -7,7 +7,8 @@ import sys
 
 
 def run_bridge(arguments, errors, dies_at, is_unreachable):
-    """The process of a bridge. dies_at: kills itself before or after this header or message, from 0, until its first round is over.
+    """The process of a bridge. dies_at: kills itself before or after this header or message, from 0, until its first round is over;
+    or at a point such as "behind give", when it has come there so often: ("behind give", 2).
     is_unreachable: it reaches the store, but no other bridge.
     """
     os.environ.update(GLOO_SOCKET_IFNAME="lo")
@@ -26,7 +27,12 @@ def run_bridge(arguments, errors, dies_at, is_unreachable):
     if dies_at is not None:
         left = [dies_at]
 
+        if isinstance(dies_at, tuple):
+            left = [dies_at[1] - 1]
+
         def step(what):
+            if isinstance(dies_at, tuple) and not what.startswith(dies_at[0]):
+                return
             if left[0] == 0:
                 print(f"killed {what}", file=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -54,7 +60,8 @@ def run_bridge(arguments, errors, dies_at, is_unreachable):
 
         def round_with_steps(self):
             found = round_of_rounds(self)
-            left[0] = -1
+            if not isinstance(dies_at, tuple):
+                left[0] = -1
             return found
 
         _rounds.Bridge.round = round_with_steps

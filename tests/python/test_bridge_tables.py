@@ -58,6 +58,29 @@ def test_a_bridge_may_be_killed_at_each_point_of_its_return_and_of_a_round(job, 
             boxes.check_rows(anchors, name)
 
 
+def test_a_bridge_may_be_killed_between_the_tables_of_a_change(job, tmp_path):
+    def some_new_keys(box, worker, number, name):  # of rows that have yet to get what the anchor has
+        return numpy.array([number // 10, 1_000_000 + box.number, 2_000_000], numpy.uint64)
+
+    tables = {"t": ((4, 100_000), EXACT), "u": ((2, 100_000), EXACT)}
+    with Boxes(job, tmp_path, count=2, timeout=5, variables={}, tables=tables, keys=some_new_keys) as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        points = [(f"{when} {what}", number) for what, most in (("changed_since", 2), ("give", 4), ("read", 1), ("accept", 1),
+                                                                ("step", 2)) for when in ("before", "behind")
+                  for number in range(1, most + 1)]  # fmt: skip
+        for point in points:
+            boxes[1].start_bridge(dies_at=point)
+            wait_until(lambda: boxes[1].bridge.exitcode is not None, f"the death {point}")
+            assert boxes[1].bridge.exitcode == -signal.SIGKILL, boxes[1].text()
+        boxes[1].start_bridge()
+        boxes.after_rounds(1)
+        anchors = boxes.end()
+        for name in tables:
+            boxes.check_rows(anchors, name)
+        boxes.check_bits()
+
+
 def test_rows_that_are_evicted_all_the_time_never_count_twice(job, tmp_path):
     """What an eviction takes with it is lost, and nothing else can be: all that is in an anchor was pushed."""
     tables = {"t": ((4, 64), {"initial_range": 0.0, "evict": "lru"})}
