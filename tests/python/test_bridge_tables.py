@@ -43,15 +43,22 @@ def test_a_bridge_may_be_killed_at_each_point_of_its_return_and_of_a_round(job, 
     with Boxes(job, tmp_path, timeout=5, variables={"c": (3, "versioned")}, tables=tables) as boxes:
         boxes.start()
         box, point = boxes[number], 0
+
+        def is_over(last):
+            for other in boxes:
+                if other is not box and other.bridge.exitcode == -signal.SIGABRT:  # by PyTorch, whose store has gone
+                    other.start_bridge()
+            return box.bridge.exitcode is not None or box.last_round() > last + 1
+
         while True:
             box.start_bridge(dies_at=point)
             last = box.last_round()
-            wait_until(lambda: box.bridge.exitcode is not None or box.last_round() > last + 1, f"point {point}")
+            wait_until(lambda: is_over(last), f"point {point}")
             if box.bridge.exitcode is None:
                 break
             assert box.bridge.exitcode == -signal.SIGKILL, box.text()
             point += 1
-        assert point > 40
+        assert point > 25
         anchors = boxes.end()
         boxes.check(anchors)
         for name in tables:
@@ -316,7 +323,7 @@ def test_a_box_that_was_away_takes_what_it_lacks(job):
             twins.join()
             twins.push(0, [1, 2])
             twins.round()
-            twins.push(2, [2, 3], 10)
+            twins.push(2, [2, 3, 8], 10)  # nobody pushes 8 again
             everybody, away = twins.bridges, twins.bridges[2]
             twins.workers[2].step()
             if not is_counted:
@@ -353,7 +360,7 @@ def test_a_box_that_was_away_takes_what_it_lacks(job):
             twins.join()
             twins.round()
             twins.round()
-            assert twins.anchor() == {1: 1, 2: 211, 3: 1010, 4: 100, 5: 100, 9: 1000}
+            assert twins.anchor() == {1: 1, 2: 211, 3: 1010, 4: 100, 5: 100, 8: 10, 9: 1000}
             for box in range(3):
                 assert twins.rows(box) == twins.anchor()
 
