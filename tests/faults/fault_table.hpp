@@ -24,7 +24,8 @@ enum class FaultActor : std::uint32_t {
   kPublisher,    // of a publication, which is not a job: publication_matrix.cpp
   kSubscriber,   // likewise
   kSnapshotter,  // a process that takes snapshots
-  kTableWorker   // a worker with a table by key: table_matrix.cpp
+  kTableWorker,  // a worker with a table by key: table_matrix.cpp
+  kGuest         // a bridge to other boxes: test_guests.cpp, test_bridge_tables.py
 };
 
 // When a worker reaches it; a bit mask.
@@ -168,6 +169,8 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kRowUnlinked, "row-unlinked", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
     {FaultPoint::kRowFreed, "row-freed", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kAlone},
     {FaultPoint::kRowRecovered, "row-recovered", "table-evict", FaultActor::kTableWorker, kInTable, FaultWay::kSuccessor},
+    {FaultPoint::kRowBeingGiven, "row-being-given", "table-give", FaultActor::kGuest, kInTable, FaultWay::kAlone},
+    {FaultPoint::kRowGiven, "row-given", "table-give", FaultActor::kGuest, kInTable, FaultWay::kAlone},
     {FaultPoint::kAgeDecided, "age-decided", "age", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},
     {FaultPoint::kAgeDropped, "age-dropped", "age", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kLate},
     {FaultPoint::kStepCounted, "step-counted", "step", FaultActor::kWorker,  kInAsyncs | kInBoth, FaultWay::kAlone},

@@ -63,6 +63,8 @@ class Trial : StruckJob {
         return;  // publication_matrix.cpp
       case FaultActor::kTableWorker:
         return;  // table_matrix.cpp
+      case FaultActor::kGuest:
+        return;  // test_guests.cpp
     }
   }
 
