@@ -17,7 +17,7 @@ struct MarkedRows {
   std::vector<std::uint32_t> marks;
 };
 
-class GuestRows {
+class PS_SHM_HIDDEN GuestRows {
  public:
   static constexpr std::uint32_t kMaxTicket = 0x7fffffff;
   // (bridge.T2) The mark of a row that has been given what the ticket stands for, and of one that is being given it.

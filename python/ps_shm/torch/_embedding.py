@@ -230,7 +230,10 @@ class Embedding(torch.nn.Module):
         return ids.to(torch.int64) if self._keyed else ids
 
     def requires_grad_(self, requires_grad: bool = True) -> "Embedding":
-        """Freezes the table for this process, or trains it again. (That of a module around this one does not reach it.)"""
+        """Freezes the table for this process, or trains it again. (That of a module around this one does not reach it.)
+
+        requires_grad: whether the table is trained.
+        """
         self._is_frozen = not requires_grad
         super().requires_grad_(requires_grad)
         return self
