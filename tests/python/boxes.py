@@ -241,16 +241,22 @@ class Boxes:
         least = max(box.last_round() for box in boxes) + count
 
         def are_there():
+            self.start_ended()
             for box in boxes:
-                if self.restarts and box.bridge.exitcode == -signal.SIGABRT:
-                    box.start_bridge()
                 assert box.bridge.exitcode in (None, -signal.SIGKILL), box.text()
             return all(box.last_round() >= least for box in boxes)
 
         wait_until(are_there, f"round {least}")
 
+    def start_ended(self, but=None):
+        """Starts bridges again that PyTorch has ended, as it does where a store is gone, if that is wanted."""
+        for box in self:
+            if self.restarts and box is not but and box.bridge.exitcode == -signal.SIGABRT:
+                box.start_bridge()
+
     def end(self):
         """Ends the jobs and waits for the bridges. The anchors at the end, by box."""
+        self.start_ended()
         for box in self:
             box.end_job()
         for box in self:

@@ -40,14 +40,12 @@ def test_a_job_may_end_at_any_moment_of_a_round(job, tmp_path):
 @pytest.mark.parametrize("number", [1, 0])
 def test_a_bridge_may_be_killed_at_each_point_of_its_return_and_of_a_round(job, tmp_path, number):
     tables = {"t": ((4, 2000), EXACT), "u": ((2, 2000), EXACT)}
-    with Boxes(job, tmp_path, timeout=5, variables={"c": (3, "versioned")}, tables=tables) as boxes:
+    with Boxes(job, tmp_path, timeout=5, variables={"c": (3, "versioned")}, tables=tables, restarts=True) as boxes:
         boxes.start()
         box, point = boxes[number], 0
 
         def is_over(last):
-            for other in boxes:
-                if other is not box and other.bridge.exitcode == -signal.SIGABRT:  # by PyTorch, whose store has gone
-                    other.start_bridge()
+            boxes.start_ended(but=box)
             return box.bridge.exitcode is not None or box.last_round() > last + 1
 
         while True:
