@@ -254,6 +254,25 @@ class Boxes:
             if self.restarts and box is not but and box.bridge.exitcode == -signal.SIGABRT:
                 box.start_bridge()
 
+    def kill_at_each_point(self, box):
+        """Starts the box's bridge again and again, each time to be killed one point later, until it makes two rounds. How
+        often it was killed.
+        """
+        point = 0
+
+        def is_over(last):
+            self.start_ended(but=box)
+            return box.bridge.exitcode is not None or box.last_round() > last + 1
+
+        while True:
+            box.start_bridge(dies_at=point)
+            last = box.last_round()
+            wait_until(lambda: is_over(last), f"point {point}")
+            if box.bridge.exitcode is None:
+                return point
+            assert box.bridge.exitcode == -signal.SIGKILL, box.text()
+            point += 1
+
     def end(self):
         """Ends the jobs and waits for the bridges. The anchors at the end, by box."""
         self.start_ended()

@@ -42,21 +42,7 @@ def test_a_bridge_may_be_killed_at_each_point_of_its_return_and_of_a_round(job, 
     tables = {"t": ((4, 2000), EXACT), "u": ((2, 2000), EXACT)}
     with Boxes(job, tmp_path, timeout=5, variables={"c": (3, "versioned")}, tables=tables, restarts=True) as boxes:
         boxes.start()
-        box, point = boxes[number], 0
-
-        def is_over(last):
-            boxes.start_ended(but=box)
-            return box.bridge.exitcode is not None or box.last_round() > last + 1
-
-        while True:
-            box.start_bridge(dies_at=point)
-            last = box.last_round()
-            wait_until(lambda: is_over(last), f"point {point}")
-            if box.bridge.exitcode is None:
-                break
-            assert box.bridge.exitcode == -signal.SIGKILL, box.text()
-            point += 1
-        assert point > 25
+        assert boxes.kill_at_each_point(boxes[number]) > 25
         anchors = boxes.end()
         boxes.check(anchors)
         for name in tables:
