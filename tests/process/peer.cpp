@@ -13,8 +13,8 @@
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, one step each
 //   peer late JOB                  two workers of a job whose quorum is one; the second one is late in each of 20 steps
 //   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, one step each
-//   peer stop-within JOB           a worker of a job; on a line of input it makes a step and two pushes in one group,
-//                                  and stops itself between the two
+//   peer stop-within JOB           a worker of a job; on a line of input it pushes, makes a step and pushes in one
+//                                  group, and stops itself before the second push
 //   peer hold-snapshot JOB         takes a snapshot of a job and keeps it
 //   peer declare JOB               a job with a variable of each dtype, named after the dtype, that holds 1, 2 and 3
 //   peer train JOB MIB             a job of about MIB MiB, half of them in chunks and half in rows, and a worker that
@@ -270,7 +270,7 @@ void push_late(const std::string& job) {
   worker.add(w, ones);
 }
 
-// One step; when told to continue, another one and a group of two pushes, between which the process stops itself.
+// One step; when told to continue, a group of two pushes, between which it makes another one and stops itself.
 void stop_within(const std::string& job) {
   ps_shm::Worker worker(options_of(job));
   const auto zeros = [](std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };
@@ -281,10 +281,10 @@ void stop_within(const std::string& job) {
   std::puts("ready");
   std::fflush(stdout);
   std::getchar();
-  worker.step();
   {
     const ps_shm::PushGroup group = worker.group_pushes();
     worker.push(a, ones);
+    worker.step();  // here: a ps that publishes each step sees this one with a part of the group, however late it looks
     std::raise(SIGSTOP);
     worker.push(b, ones);
   }
