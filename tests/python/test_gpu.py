@@ -5,10 +5,17 @@ In a build with -Dcuda=simulated the link is the real one, on the simulated GPU.
 build's thread-local storage, set GLIBC_TUNABLES=glibc.rtld.optional_static_tls=4000000.
 """
 import contextlib
+import importlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
+from conftest import PATIENCE
 
 import ps_shm
 import ps_shm.torch
@@ -157,3 +164,14 @@ def test_models_on_several_devices_are_refused(job):
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, device="meta"))
     with pytest.raises(TypeError, match="on meta; pass the model on the CPU"):
         ps_shm.torch.Optimizer(model, job, create=True)
+
+
+def test_what_gpu_check_does_with_pytorch(monkeypatch):
+    """Its program, on the CPU."""
+    checks = pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tools" / "gpu_checks"
+    monkeypatch.syspath_prepend(str(checks))
+    python_package, table = importlib.import_module("python_package"), importlib.import_module("table")
+    done = subprocess.run([sys.executable, python_package.PROGRAM, "check", "cpu", "4"], check=True, stdout=subprocess.PIPE, timeout=PATIENCE)
+    report = table.Report({"cuda": {}})
+    python_package.judge(report, json.loads(done.stdout))
+    assert len(report.checks) == 3 and report.all_hold(), report.checks

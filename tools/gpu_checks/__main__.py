@@ -10,9 +10,11 @@ import time
 import jobs
 import pack
 import programs
+import python_package
 import table
 
 PART_SECONDS = 570  # some boxes are lent for ten minutes at a time
+SOAK = 6
 
 
 def doctor(tools):
@@ -73,7 +75,7 @@ def soak(report, build, minutes):
 
 
 def parts_of(report, build, settings):
-    """Each takes less than ten minutes but the last, which takes as many as it is told."""
+    """Each takes less than ten minutes but SOAK, which takes as many as it is told."""
     tools, mnist, quick = build / "tools", settings.mnist, settings.quick
     return [
         [lambda: programs.run_suite(report, build)],
@@ -83,6 +85,7 @@ def parts_of(report, build, settings):
         [lambda: jobs.compare_accuracies(report, tools, mnist, quick), lambda: jobs.compare_digests(report, tools, quick),
          lambda: jobs.count(report, tools, quick), lambda: jobs.share(report, tools, quick)],
         [lambda: soak(report, build, settings.soak) if settings.soak else None],
+        [lambda: python_package.check(report, build, quick)],
     ]
 
 
@@ -114,6 +117,7 @@ def main():
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--json", type=pathlib.Path)
     parser.add_argument("--pack", type=pathlib.Path)
+    parser.add_argument("--module", type=pathlib.Path, action="append", default=[], help="the Python package's, for one Python")
     parser.add_argument("--no-gpu", metavar="WHY", help="what tools/gpu_check has found out")
     parser.add_argument("--mnist", type=pathlib.Path)
     parser.add_argument("--part", type=int)
@@ -123,12 +127,14 @@ def main():
     settings = parser.parse_args()
     build = settings.build.resolve()
     if settings.pack:
-        wrong = pack.pack(build, settings.pack)
+        wrong = pack.pack(build, settings.pack, settings.module)
         if wrong:
             print(f"gpu_check: {wrong}", file=sys.stderr)
         return 1 if wrong else 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what runs, too
     pack.unpack(build)
+    if settings.module:
+        pack.put_package(build, settings.module)
     if settings.no_gpu:
         return say_no_gpu(settings, settings.no_gpu, {})
     for program in ("launch_shm", "inspect_shm"):
@@ -153,7 +159,7 @@ def main():
     try:
         for number in [settings.part] if settings.part else range(1, len(parts) + 1):
             report.begin_part(number)
-            programs.allow(PART_SECONDS if number != len(parts) else None)
+            programs.allow(PART_SECONDS if number != SOAK else None)
             for step in parts[number - 1]:
                 try:
                     step()

@@ -14,6 +14,7 @@ import programs
 
 PROGRAMS = ("tools/launch_shm", "tools/ps_shm", "tools/worker_shm", "tools/inspect_shm", "tests/gpu_tests_on_gpu",
             "benches/gpu")
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "ps_shm"
 MOST_BYTES = 64 << 20
 # A box has its own: the C library goes with its kernel, libcuda with its driver.
 OF_THE_BOX = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda)\.so|ld-linux|linux-vdso")
@@ -66,7 +67,15 @@ def unpack_one(packed, there):
     half.rename(there)
 
 
-def pack(build, folder):
+def put_package(folder, modules):
+    """The Python package, whose modules are each for one Python, or for all from 3.12 on."""
+    package = folder / "python" / "ps_shm"
+    shutil.copytree(PACKAGE, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("meson.build", "*.nb", "__pycache__"))
+    for module in modules:
+        copy(module, package / module.name)
+
+
+def pack(build, folder, modules):
     """Returns what is wrong, or None."""
     missing = [name for name in PROGRAMS if not (build / name).exists()]
     if missing:
@@ -75,6 +84,9 @@ def pack(build, folder):
     for name in PROGRAMS:
         libraries |= libraries_of(build / name)
         copy(build / name, folder / name)
+    if modules:
+        put_package(folder, modules)
+        libraries |= set().union(*map(libraries_of, modules))
     for library in libraries:
         compress(library, folder / ("fallback" if AS_FALLBACK.match(library.name) else "lib") / library.name)
     info = folder / "meson-info"
@@ -86,5 +98,6 @@ def pack(build, folder):
     total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     if total > MOST_BYTES:
         return f"{folder} has {total >> 20} MiB, more than the {MOST_BYTES >> 20} that may travel"
-    print(f"{folder}: {total >> 20} MiB; there: tools/gpu_check --prebuilt DIR")
+    pythons = ", ".join(sorted(module.name.removeprefix("_core.") for module in modules)) or "none"
+    print(f"{folder}: {total >> 20} MiB, Python modules: {pythons}; there: tools/gpu_check --prebuilt DIR")
     return None
