@@ -5,6 +5,7 @@
     benches/boxes.py --data FOLDER         on MNIST or another folder of IDX files
     benches/boxes.py --overlap             instead: what it costs that the boxes go on during a round, in one process
     benches/boxes.py --passes              instead: how long the passes of a round over 100 MiB of a model take
+    benches/boxes.py --tables              instead: how long rounds of two boxes take that exchange rows by key
 
 All boxes are on this machine, and their bridges talk over loopback; --delay keeps the workers from filling its cores. The
 python3 on the PATH needs the package ps_shm (PYTHONPATH names that of a build folder) and PyTorch.
@@ -171,6 +172,67 @@ def passes(options):
         del state
 
 
+def box_with_table(options, box, meet, folder, wire):
+    """One box of tables(): its job, whose worker changes rows and makes a step each time that a round is over."""
+    import numpy
+    import ps_shm
+
+    job, report = f"boxes-{os.getpid()}", pathlib.Path(folder, f"{wire}-{box}")
+    rng = numpy.random.default_rng(box)
+    with ps_shm.Server(job, optimizer="sgd", lr=0.1, mode="async"), ps_shm.Worker(job) as worker:
+        table = worker.table("t", options.row_size, 2 * options.keys, initial_range=0.01)
+        gradients = rng.standard_normal((options.changed, options.row_size)).astype("float32")
+        for begin in range(0, options.keys, options.changed):
+            keys = numpy.arange(begin, min(begin + options.changed, options.keys), dtype="uint64")
+            table.push(keys, gradients[: keys.size])
+        worker.step()
+        command = [sys.executable, "-m", "ps_shm.bridge", "--job", job, "--box", str(box), "--boxes", "2", "--meet", meet, "--wire", wire,
+                   "--every", "1", "--seconds", "600", "--timeout", "700", "--report", str(report)]
+        bridge = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"})
+
+        def wait_for(word, count):
+            while not report.exists() or report.read_text().count(word) < count:
+                if bridge.poll() is not None:
+                    sys.exit(f"{' '.join(command)} ended with {bridge.returncode}")
+                time.sleep(0.01)
+
+        try:
+            wait_for("group of 2", 1)
+            for number in range(options.rounds):
+                table.push(rng.choice(options.keys, options.changed, replace=False).astype("uint64"), gradients)
+                worker.step()
+                wait_for('"norm"', number + 1)
+        finally:
+            bridge.kill()
+            bridge.wait()
+
+
+def tables(options):
+    """Two boxes with a table by key each, of which some rows change between two rounds."""
+    import multiprocessing
+
+    processes = multiprocessing.get_context("spawn")
+    print("| wire | rows of a round | MB out of a box | cut | exchange | step and change of the job | in all |\n|---|---:|---:|---:|---:|---:|---:|")
+    for wire in ("float32", "bfloat16", "int8"):
+        with tempfile.TemporaryDirectory() as folder:
+            meet = f"127.0.0.1:{free_port()}"
+            boxes = [processes.Process(target=box_with_table, args=(options, box, meet, folder, wire)) for box in range(2)]
+            for box in boxes:
+                box.start()
+            for box in boxes:
+                box.join(1200)
+                if box.exitcode != 0:
+                    sys.exit(f"a box ended with {box.exitcode}")
+            lines = [json.loads(line) for box in range(2) for line in pathlib.Path(folder, f"{wire}-{box}").read_text().splitlines()]
+        # In the first rounds all rows are new to the boxes. The box that cuts last waits for nobody.
+        rounds = [[line for line in lines if line.get("round") == number] for number in range(3, options.rounds + 1)]
+        found = [[min(line["waited"] for line in one), *(max(line[part] for line in one) for part in ("summed", "given"))] for one in rounds]
+        medians = [1e3 * statistics.median(column) for column in zip(*found)]
+        rows, sent = (statistics.median(line[part] for one in rounds for line in one) for part in ("rows", "bytes"))
+        shown = " | ".join(f"{one:.0f} ms" for one in [*medians, sum(medians)])
+        print(f"| {wire} | {rows:.0f} | {sent / 1e6:.1f} | {shown} |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tools", type=pathlib.Path, default=pathlib.Path("build/test/tools"), help="folder of launch_shm")
@@ -183,11 +245,17 @@ def main():
     parser.add_argument("--bridge", action="append", help="options of the bridges; may be repeated")
     parser.add_argument("--overlap", action="store_true")
     parser.add_argument("--passes", action="store_true")
+    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="--tables: of each table")
+    parser.add_argument("--changed", type=int, default=100_000, help="--tables: of these, between two rounds in each box")
+    parser.add_argument("--row-size", type=int, default=16, help="--tables: floats of a row")
+    parser.add_argument("--rounds", type=int, default=9, help="--tables: those that are measured, and two")
     parser.add_argument("--seeds", type=int, default=4, help="--overlap: runs of which the mean is shown")
     options = parser.parse_args()
     wires = [f"--every 100 --outer nesterov --wire {wire}" for wire in ("float32", "bfloat16", "int8")]
     options.bridge = options.bridge or ["--every 100 --outer add", *wires]
-    (overlap if options.overlap else passes if options.passes else compare)(options)
+    run = [call for call in (overlap, passes, tables) if getattr(options, call.__name__)] or [compare]
+    run[0](options)
 
 
 if __name__ == "__main__":
