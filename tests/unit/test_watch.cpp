@@ -58,7 +58,8 @@ Model made_up() {
                              .bytes = 1 << 20,
                              .seconds = 0.5,
                              .norm = 2.5,
-                             .age_seconds = 3};
+                             .age_seconds = 3,
+                             .full_tables = {}};
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     WorkerRow& worker = model.workers.emplace_back();
     worker.rank = rank, worker.pid = 100 + rank, worker.device = "cpu", worker.steps = 400 + rank;

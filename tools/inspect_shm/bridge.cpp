@@ -14,6 +14,20 @@ Json field(const Json& of, const char* name, bool (Json::*is)() const noexcept) 
   return found != of.end() && ((*found).*is)() ? *found : Json();
 }
 
+// Of the tables by key, each of whose facts is an array with a number for each.
+Json tables_of(const Json& text) {
+  const Json names = field(text, "tables", &Json::is_array);
+  Json tables = Json::array();
+  for (std::size_t table = 0; table < names.size(); ++table) {
+    tables.push_back({{"name", names[table].is_string() ? names[table] : Json()}});
+    for (const char* name : {"keys", "most_keys", "cut_rows"}) {
+      const Json numbers = field(text, name, &Json::is_array);
+      tables.back()[name] = table < numbers.size() && numbers[table].is_number_unsigned() ? numbers[table] : Json();
+    }
+  }
+  return tables;
+}
+
 }  // namespace
 
 Json bridge_of(const std::string& job, std::uint64_t instance) {
@@ -37,6 +51,7 @@ Json bridge_of(const std::string& job, std::uint64_t instance) {
   shown["members"] = Json::array();
   for (const Json& member : field(text, "members", &Json::is_array))
     if (member.is_number_unsigned()) shown["members"].push_back(member);
+  shown["tables"] = tables_of(text);
   return shown;
 }
 

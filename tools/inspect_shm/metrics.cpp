@@ -160,6 +160,15 @@ void add_bridge(Families& out, const std::string& job, std::uint64_t instance) {
               number("dropped"));
   out.counter("ps_shm_bridge_dropped_steps_total", "Steps of this box that were not finite.", of,
               number("dropped_steps"));
+  for (const Json& table : bridge["tables"]) {
+    const auto add = [&](const char* metric, const char* help, const char* name) {
+      if (table["name"].is_string() && table[name].is_number())
+        out.gauge(metric, help, {{"job", job}, {"table", table["name"].get<std::string>()}}, table[name].get<double>());
+    };
+    add("ps_shm_bridge_table_keys", "Keys that the boxes have agreed about.", "keys");
+    add("ps_shm_bridge_table_most_keys", "The most keys whose rows the boxes exchange.", "most_keys");
+    add("ps_shm_bridge_table_cut_rows", "Rows that this box sent in its last cut.", "cut_rows");
+  }
 }
 
 void add_job(Families& out, const std::string& job, bool has_values) {

@@ -146,6 +146,9 @@ std::string bridge_as_text(const Json& bridge) {
     text += fmt::format("\n  last round {} ago: {} s, {} sent, norm of the difference {}",
                         age_as_text(bridge["age_seconds"]), cell(bridge["seconds"]), bytes_as_text(bridge["bytes"]),
                         cell(bridge["norm"]));
+  for (const Json& table : bridge["tables"])
+    text += fmt::format("\n  table {}: {} of at most {} keys, {} rows in the last cut", cell(table["name"]),
+                        cell(table["keys"]), cell(table["most_keys"]), cell(table["cut_rows"]));
   if (bridge["dropped"] != 0 || bridge["dropped_steps"] != 0)
     text += fmt::format("\n  dropped of this box's work: {} elements in doubt, {} steps that were not finite",
                         cell(bridge["dropped"]), cell(bridge["dropped_steps"]));

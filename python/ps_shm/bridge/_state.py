@@ -55,6 +55,7 @@ class Header:
     variables: int = 0  # of the job, in the order of their declaration: later ones are left alone
     # Of each table by key (docs/protocols.md, bridge.T1 to bridge.T9).
     tables: tuple[str, ...] = ()  # their names: later ones are left alone
+    most_keys: tuple[int, ...] = ()  # how many the anchor may have
     keys: tuple[int, ...] = ()  # how many the anchor has
     based: tuple[int, ...] = ()  # of how many there is a base
     due: tuple[int, ...] = ()  # rows of the last sum that was decided; -1: all keys may lack something of the anchor

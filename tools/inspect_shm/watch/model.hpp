@@ -76,9 +76,10 @@ struct BridgeFacts {  // of the bridge to other boxes
   bool is_alive = false;
   std::uint64_t box = 0, boxes = 0, round = 0, members = 0;  // members: boxes in the last round
   std::uint64_t dropped = 0, dropped_steps = 0;
-  std::uint64_t bytes = 0;            // that this box sent in the last round
-  double seconds = 0, norm = 0;       // of the last round, and of the difference that it added up
-  std::optional<double> age_seconds;  // of the last round
+  std::uint64_t bytes = 0;               // that this box sent in the last round
+  double seconds = 0, norm = 0;          // of the last round, and of the difference that it added up
+  std::optional<double> age_seconds;     // of the last round
+  std::vector<std::string> full_tables;  // by key: the boxes have agreed about as many keys as they may
 };
 
 struct Model {

@@ -108,6 +108,9 @@ void Sampler::read_bridge(std::uint64_t instance) {
   facts.dropped = count("dropped"), facts.dropped_steps = count("dropped_steps"), facts.bytes = count("bytes");
   facts.seconds = number("seconds"), facts.norm = number("norm");
   if (bridge["age_seconds"].is_number()) facts.age_seconds = number("age_seconds");
+  for (const inspect::Json& table : bridge["tables"])
+    if (table["name"].is_string() && table["keys"].is_number() && table["keys"] == table["most_keys"])
+      facts.full_tables.push_back(table["name"]);
 }
 
 void Sampler::read_state() {
@@ -396,6 +399,9 @@ void Sampler::find_alerts() {
   }
   if (model_.bridge && !model_.bridge->is_alive && !model_.is_finished)
     say("the bridge to other boxes is not running: this box trains on by itself");
+  if (model_.bridge)
+    for (const std::string& table : model_.bridge->full_tables)
+      say(fmt::format("table {}: the boxes exchange as many keys as --table-keys allows, and no others", table));
   constexpr std::uint64_t kLeast = 20;  // a twentieth
   if (model_.shm_free_bytes < model_.shm_bytes / kLeast)
     say(fmt::format("/dev/shm is nearly full: {} of {} are left", short_bytes(model_.shm_free_bytes),
