@@ -338,12 +338,12 @@ class Worker {
                          std::span<const std::span<const std::byte>> deltas,
                          std::span<const std::span<const std::byte>> in_doubt = {});
 
-  // For a guest: assigns values[i] to variables[i], as assign() with Slots::kKeep, once for each ticket, as add_once()
-  // adds. Nothing is in doubt: a block in which a guest was killed is assigned again.
+  // For a guest: assigns values[i] to variables[i], as assign(), once for each ticket, as add_once() adds. Nothing is in
+  // doubt: a block in which a guest was killed is assigned again.
   //
   // Throws and Progress: as add_once().
   void assign_once(std::uint64_t ticket, std::span<const Variable> variables,
-                   std::span<const std::span<const std::byte>> values);
+                   std::span<const std::span<const std::byte>> values, Slots slots = Slots::kKeep);
 
   // Sets the variable's values to `values` (a variable of one element: to `value`), bypassing the optimizer; `slots`
   // says what happens to the optimizer's state. It is meant for restores, target networks, and tables.

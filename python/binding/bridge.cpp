@@ -239,11 +239,8 @@ struct GuestTable {
 GuestTable guest_table(const GuestHandle& guest, const std::string& name) {
   const Turn turn(*guest.rank);
   Worker& worker = guest.rank->worker;
-  for (TableInfo& info : JobView(worker.config().job).tables())
-    if (info.spec.name == name) {
-      if (info.spec.ttl_seconds > 0) info.spec.ttl_seconds += 0.5e-9;  // it is rounded down to whole nanoseconds again
-      return {guest.rank, GuestRows(worker.table(info.spec))};
-    }
+  for (const TableInfo& info : JobView(worker.config().job).tables())
+    if (info.spec.name == name) return {guest.rank, GuestRows(worker.table(info.spec))};
   throw Error(fmt::format("job '{}' has no table '{}'", worker.config().job, name), ErrorCode::kNotFound);
 }
 
@@ -274,8 +271,8 @@ nb::tuple read_rows(GuestTable& self, nb::handle keys) {
 // How many rows were in doubt, and for how many there was no room.
 nb::tuple give(GuestTable& self, std::uint32_t ticket, nb::handle keys, nb::handle values, nb::object bases) {
   const Array of(keys, Use::kRead, "give: the keys"), wanted(values, Use::kRead, "give: the rows");
-  const bool assigns = bases.is_none();
-  const Array from(assigns ? values : nb::handle(bases), Use::kRead, "give: the bases");
+  const bool resets = bases.is_none();
+  const Array from(resets ? values : nb::handle(bases), Use::kRead, "give: the bases");
   of.require_type(DType::kUint64, "give: the keys");
   wanted.require(DType::kFloat32, {of.size(), self.rows.row_size()}, "give: the rows");
   from.require(DType::kFloat32, {of.size(), self.rows.row_size()}, "give: the bases");
@@ -283,7 +280,7 @@ nb::tuple give(GuestTable& self, std::uint32_t ticket, nb::handle keys, nb::hand
   GuestRows::Given given;
   {
     const Turn turn(*self.rank);
-    given = self.rows.give(ticket, assigns ? GuestRows::How::kAssign : GuestRows::How::kAdd,
+    given = self.rows.give(ticket, resets ? GuestRows::How::kReset : GuestRows::How::kAdd,
                            of.as<const std::uint64_t>(), wanted.as<const float>(), from.as<const float>());
   }
   return nb::make_tuple(given.in_doubt, given.absent);

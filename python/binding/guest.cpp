@@ -147,17 +147,20 @@ Raises:
 Progress: lock-free; mode sync: blocks until the workers end a step.)")
       .def(
           "assign_once",
-          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, double wait) {
+          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, bool reset, double wait) {
             const Given given(self, values, "assign_once");
-            once(self, wait, [&](Worker& worker) { worker.assign_once(ticket, given.variables, given.spans); });
+            const Slots slots = reset ? Slots::kReset : Slots::kKeep;
+            once(self, wait, [&](Worker& worker) { worker.assign_once(ticket, given.variables, given.spans, slots); });
           },
-          "ticket"_a, "values"_a, nb::kw_only(), "wait"_a = 0.0,
-          nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, wait: float = 0.0) -> None"),
+          "ticket"_a, "values"_a, nb::kw_only(), "reset"_a = false, "wait"_a = 0.0,
+          nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, reset: bool = False, wait: float = "
+                  "0.0) -> None"),
           R"(Sets variables, once for each ticket, as add_once() adds. Nothing is in doubt.
 
 Args:
     ticket, wait: as for add_once().
     values: an array for each variable, by its name, of the variable's type.
+    reset: also reset the optimizer's state, as Variable.assign() does.
 
 Raises:
     As add_once().

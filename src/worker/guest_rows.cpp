@@ -135,7 +135,7 @@ GuestRows::Given GuestRows::give(std::uint32_t ticket, How how, std::span<const 
       const std::uint32_t before = mark.load_relaxed();  // relaxed: only guests write it, one at a time
       if (before == done(ticket)) continue;
       const bool is_in_doubt = how == How::kAdd && before % 2 != 0;
-      bool is_different = is_in_doubt || how == How::kAssign;
+      bool is_different = is_in_doubt || how == How::kReset;
       if (how == How::kAdd && !is_in_doubt) {
         const float* const base = bases.data() + places[i] * width;
         for (std::uint64_t k = 0; k < width; ++k) lacking[k] = wanted[i][k] - base[k];
@@ -147,7 +147,9 @@ GuestRows::Given GuestRows::give(std::uint32_t ticket, How how, std::span<const 
       if (is_different) {
         mark.store_release(doing(ticket));  // (bridge.T3)
         shm::fault_point(shm::FaultPoint::kRowBeingGiven);
-        if (is_in_doubt || how == How::kAssign)
+        if (how == How::kReset)
+          change_row(rows[i], update::Change::kReset, wanted[i]);
+        else if (is_in_doubt)
           change_row(rows[i], update::Change::kAssign, wanted[i]);
         else
           change_row(rows[i], update::Change::kAdd, lacking.data());

@@ -44,14 +44,14 @@ class PS_SHM_HIDDEN GuestRows {
 
   enum class How : std::uint8_t {
     kAdd,  // what the row lacks of `values`, by the base that it has: `bases`, or if its mark is 0, its initial values
-    kAssign  // `values`
+    kReset  // `values`, and the optimizer's state of a row that was just made with them
   };
   struct Given {
     std::uint64_t in_doubt = 0;  // rows in which an earlier guest was killed; they were assigned `values`
     std::uint64_t absent = 0;    // keys without a row, for which there is no room
   };
   // Changes the row of each key, once for each ticket, and marks it. A key without a row gets one with `values`, as long as
-  // there is room: no row is evicted for it. The optimizer's state stays as it is.
+  // there is room: no row is evicted for it.
   //
   // Requires: 0 < ticket <= kMaxTicket; no key is repeated; values and bases have row_size() floats for each.
   // Throws: Error with kDamaged. Progress: lock-free.

@@ -186,8 +186,8 @@ std::uint64_t Worker::add_once(std::uint64_t ticket, std::span<const Variable> v
 }
 
 void Worker::assign_once(std::uint64_t ticket, std::span<const Variable> variables,
-                         std::span<const std::span<const std::byte>> values) {
-  static_cast<void>(owned().change_once(ticket, variables, update::Change::kAssign, values, {}));
+                         std::span<const std::span<const std::byte>> values, Slots slots) {
+  static_cast<void>(owned().change_once(ticket, variables, how_to_assign(slots), values, {}));
 }
 
 void Worker::add(const Variable& variable, std::span<const float> delta) {

@@ -4,6 +4,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import pathlib
 import random
 import signal
 import socket
@@ -16,6 +17,9 @@ from bridge_process import run_bridge
 from conftest import PATIENCE, wait_until
 
 import ps_shm
+from ps_shm.bridge import _options, _rounds
+
+TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
 
 # Bridges are forked from a process that has imported PyTorch, which takes longer than all else.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -372,3 +376,34 @@ def together(calls):
     """Calls each in a thread of its own, and returns what they return."""
     with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
         return [one.result(PATIENCE) for one in [pool.submit(call) for call in calls]]
+
+
+class BoxesHere:
+    """Jobs of one worker each, whose bridges are objects of this process, and joined."""
+
+    def __init__(self, job, count, **server):
+        self.jobs, self.stack, self.bridges = [f"{job}-{box}" for box in range(count)], contextlib.ExitStack(), []
+        for name in self.jobs:
+            self.stack.enter_context(ps_shm.Server(name, **server))
+        self.workers = [self.stack.enter_context(ps_shm.Worker(name)) for name in self.jobs]
+
+    def make(self, *settings):
+        """Makes bridges with these options, or those of a list for each."""
+        given = settings if settings and isinstance(settings[0], list) else [settings] * len(self.jobs)
+        options = [_options.parse(["--job", name, "--box", str(box), "--boxes", str(len(self.jobs)), "--meet", "none", *own])
+                   for box, (name, own) in enumerate(zip(self.jobs, given))]
+        groups = ThreadGroup.make(len(self.jobs))
+        self.bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, groups)]
+
+    def join(self):
+        together([bridge.join for bridge in self.bridges])
+        for bridge in self.bridges:
+            bridge.resolve()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        for bridge in self.bridges:
+            bridge.state.remove()
+        self.stack.close()

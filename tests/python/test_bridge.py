@@ -1,5 +1,4 @@
 """Bridges between boxes: jobs beside each other on this machine, each with a bridge, over loopback."""
-import contextlib
 import json
 import os
 import pathlib
@@ -10,19 +9,17 @@ import sys
 
 import numpy
 import pytest
-from boxes import Boxes, ThreadGroup, free_port, together
+from boxes import TOOLS, Boxes, BoxesHere, free_port, together
 from conftest import PATIENCE, wait_until
 
 import ps_shm
-from ps_shm.bridge import _group, _options, _rounds
-
-TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
+from ps_shm.bridge import _group
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
 def test_each_push_is_counted_once(job, tmp_path, mode):
     rows = "versioned" if mode == "sync" else "inplace"
-    variables = {"c": (3, "versioned"), "rows": (5000, rows), "d": (2500, "versioned")}
+    variables = {"c": (3, "versioned"), "rows": (5000, rows), "file": (2500, "versioned")}  # a name that numpy.savez() refuses
     with Boxes(job, tmp_path, mode=mode, workers=2, variables=variables) as boxes:
         boxes.start()
         boxes.after_rounds(3)
@@ -207,38 +204,20 @@ def test_a_round_may_exchange_a_part_of_the_model(job, tmp_path):
         boxes.check(boxes.end())
 
 
-class Twins:
-    """Two jobs of one worker each, whose bridges are objects of this process, and joined."""
+class Twins(BoxesHere):
+    """Two such jobs with variables."""
 
     def __init__(self, job, variables, *settings, optimizer="add"):
         """variables(worker, box) declares them; or their initial values by name. settings: as of make()."""
-        self.job, self.stack = job, contextlib.ExitStack()
-        self.workers = []
-        for box in range(2):
-            self.stack.enter_context(ps_shm.Server(f"{job}-{box}", optimizer=optimizer, lr=1.0))
-            worker = self.stack.enter_context(ps_shm.Worker(f"{job}-{box}"))
+        super().__init__(job, 2, optimizer=optimizer, lr=1.0)
+        for box, worker in enumerate(self.workers):
             if callable(variables):
                 variables(worker, box)
             else:
                 worker.variables({name: numpy.asarray(values) for name, values in variables.items()})
             worker.step()
-            self.workers.append(worker)
-        self.bridges = []
         if settings:
             self.make(*settings)
-
-    def make(self, *settings):
-        """Makes bridges with these options, or those of two lists."""
-        settings = settings if isinstance(settings[0], list) else (settings, settings)
-        options = [_options.parse(["--job", f"{self.job}-{box}", "--box", str(box), "--boxes", "2", "--meet", "none", *given])
-                   for box, given in enumerate(settings)]
-        groups = ThreadGroup.make(2)
-        self.bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, groups)]
-
-    def join(self):
-        together([bridge.join for bridge in self.bridges])
-        for bridge in self.bridges:
-            bridge.resolve()
 
     def round(self, *pushes):
         """Each box pushes its gradients, by name, and makes a step; then a round follows."""
@@ -250,15 +229,7 @@ class Twins:
         assert all(together([bridge.round for bridge in self.bridges]))
 
     def values(self, name):
-        return [ps_shm.View(f"{self.job}-{box}").values(name).tolist() for box in range(2)]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for bridge in self.bridges:
-            bridge.state.remove()
-        self.stack.close()
+        return [ps_shm.View(job).values(name).tolist() for job in self.jobs]
 
 
 def test_boxes_take_other_types_from_box_0(job):
@@ -425,32 +396,22 @@ def test_without_overlap_it_is_diloco(job, tmp_path, fragments):
             w.push((curvature(box) * (values - target(box))).numpy())
             worker.step()
 
-    with contextlib.ExitStack() as stack:
-        names = [f"{job}-{box}" for box in range(3)]
-        for name in names:
-            stack.enter_context(ps_shm.Server(name, lr=rate, mode="async"))
-        workers = [stack.enter_context(ps_shm.Worker(name)) for name in names]
-        variables = [worker.variable("w", numpy.zeros(size, "float32")) for worker in workers]
-        for worker in workers:
+    with BoxesHere(job, 3, lr=rate, mode="async") as here:
+        variables = [worker.variable("w", numpy.zeros(size, "float32")) for worker in here.workers]
+        for worker in here.workers:
             worker.step()
-        options = [_options.parse(["--job", name, "--box", str(box), "--boxes", "3", "--meet", "none", "--outer", "nesterov",
-                                   "--fragments", str(fragments)])
-                   for box, name in enumerate(names)]
-        bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, ThreadGroup.make(3))]
-        together([bridge.join for bridge in bridges])
-        for bridge in bridges:
-            bridge.resolve()
+        here.make("--outer", "nesterov", "--fragments", str(fragments))
+        here.join()
+        bridges = here.bridges
         for _ in range(outer):
             for box in range(3):
-                steps(workers[box], variables[box], box)
+                steps(here.workers[box], variables[box], box)
             assert all(together([bridge.round for bridge in bridges]))
             assert all((bridge.state.anchor == bridges[0].state.anchor).all() for bridge in bridges)
         anchor, expected = bridges[0].state.anchor[:size], torch.cat([model.detach() for model in models]).numpy()
         assert numpy.abs(anchor - expected).max() < 4e-6 and numpy.abs(expected).max() > 0.3
         for box, variable in zip(boxes, variables):
             assert numpy.abs(variable.pull() - box.numpy()).max() < 4e-6
-        for bridge in bridges:
-            bridge.state.remove()
 
 
 def test_values_that_are_not_finite_do_not_cross(job, tmp_path):
@@ -467,6 +428,21 @@ def test_values_that_are_not_finite_do_not_cross(job, tmp_path):
         anchors = boxes.end()
         assert numpy.isfinite(anchors[0]["d"]).all() and numpy.isfinite(anchors[1]["d"]).all()
         assert [one["dropped_steps"] > 0 for box in boxes for one in box.records() if one.get("end")] == [False, True]
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "adam"])
+def test_a_box_is_healed_with_the_state_of_its_optimizer(job, optimizer):
+    values = {"w": numpy.zeros(2, "float32"), "rows": numpy.zeros((3, 2), "float32")}
+    with Twins(job, values, "--heal", optimizer=optimizer) as twins:
+        twins.join()
+        ones = {"w": [1, 1], "rows": numpy.ones((3, 2))}
+        twins.round(ones, ones)
+        twins.round({"w": [numpy.inf, 1]}, {})
+        twins.round({"w": [1, 1]}, {})
+        before = twins.values("w")[0]
+        twins.round({"w": [1, 1]}, {})
+        assert numpy.isfinite(twins.values("w")).all() and twins.values("w")[0] != before
+        assert [bridge.header.dropped_steps for bridge in twins.bridges] == [1, 0]
 
 
 def test_jobs_that_differ_are_refused_with_what_differs(job, tmp_path):
@@ -508,7 +484,7 @@ def test_inspect_shm_shows_the_bridge(job, tmp_path):
         shown = json.loads(subprocess.run([*show, "--json"], check=True, capture_output=True).stdout)["bridge"]
         assert shown["alive"] and shown["boxes"] == 2 and shown["members"] == [0, 1] and shown["round"] > 0
         page = (pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "docs/json.md").read_text()
-        told = {key.removesuffix("[]") for key in re.findall(r"`bridge\.([a-z_\[\]]+)`", page)}
+        told = set(re.findall(r"`bridge\.([a-z_]+)[^`]*`", page))
         assert set(shown) == told - {"error"}
         text = subprocess.run(show, check=True, capture_output=True, text=True).stdout
         assert "bridge of box 0 of 2: alive, round " in text and "norm of the difference" in text
@@ -535,6 +511,10 @@ def test_the_program_says_what_is_wrong(tmp_path):
     assert "--meet is required" in run_module("--job", "none", "--box", "0", "--boxes", "2").stderr
     assert "the boxes are 0 to 1" in run_module("--job", "none", "--box", "2", "--boxes", "2", "--meet", "a").stderr
     assert "'a:b' is not HOST:PORT" in run_module("--meet", "a:b").stderr
+    assert "invalid choice: 'tcp'" in run_module("--backend", "tcp").stderr
+    assert "'box0:abc' is not HOST:PORT" in run_module("--job", "none", MASTER_ADDR="box0", MASTER_PORT="abc").stderr
+    lost = ("--job", "none", "--box", "0", "--boxes", "2", "--meet", "a", "--save", f"{tmp_path}/none/last")
+    assert f"there is no folder '{tmp_path}/none'" in run_module(*lost).stderr
     assert "has to be longer than --seconds" in run_module(
         "--job", "none", "--meet", "a", "--timeout", "1", RANK="0", WORLD_SIZE="1").stderr
     (tmp_path / "torch.py").write_text("raise ImportError")

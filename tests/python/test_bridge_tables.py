@@ -1,14 +1,15 @@
 """Tables by key of jobs whose bridges exchange them, over loopback."""
 import contextlib
+import json
 import signal
+import subprocess
 
 import numpy
 import pytest
-from boxes import Boxes, ThreadGroup, together
+from boxes import TOOLS, Boxes, BoxesHere, together
 from conftest import wait_until
 
 import ps_shm
-from ps_shm.bridge import _options, _rounds
 
 EXACT = {"initial_range": 0.0, "evict": None}  # sums of ones stay exact
 
@@ -88,34 +89,20 @@ def test_rows_that_are_evicted_all_the_time_never_count_twice(job, tmp_path):
         boxes.check_bits()
 
 
-class Twins:
-    """Jobs of one worker each with a table, whose bridges are objects of this process, and joined."""
+class Twins(BoxesHere):
+    """Such jobs with a table."""
 
     def __init__(self, job, *settings, count=2, row_size=2, max_rows=100, **table):
-        self.stack, self.count = contextlib.ExitStack(), count
-        self.jobs = [f"{job}-{box}" for box in range(count)]
-        self.table = {"initial_range": 0.0, "evict": None, **table}
-        self.workers, self.tables = [], []
-        for name in self.jobs:
-            self.stack.enter_context(ps_shm.Server(name, optimizer="add", lr=1.0, mode="async"))
-            worker = self.stack.enter_context(ps_shm.Worker(name))
-            self.workers.append(worker)
-            self.tables.append(worker.table("t", row_size, max_rows, **self.table))
+        super().__init__(job, count, optimizer="add", lr=1.0)
+        self.settings, self.tables = settings, []
+        for worker in self.workers:
+            self.tables.append(worker.table("t", row_size, max_rows, **{"initial_range": 0.0, "evict": None, **table}))
             worker.step()
-        self.settings, self.bridges = settings, []
-
-    def make(self):
-        options = [_options.parse(["--job", name, "--box", str(box), "--boxes", str(self.count), "--meet", "none",
-                                   *self.settings]) for box, name in enumerate(self.jobs)]
-        groups = ThreadGroup.make(self.count)
-        self.bridges = [_rounds.Bridge(one, lambda _, group=group: group) for one, group in zip(options, groups)]
 
     def join(self):
         if not self.bridges:
-            self.make()
-        together([bridge.join for bridge in self.bridges])
-        for bridge in self.bridges:
-            bridge.resolve()
+            self.make(*self.settings)
+        super().join()
 
     def push(self, box, keys, value=1.0):
         keys = numpy.array(keys, numpy.uint64)
@@ -138,14 +125,6 @@ class Twins:
         for one in anchors[1:]:
             assert (one.array(0, one.count) == keys).all() and (one.array(1, one.count) == rows).all()
         return {int(key): float(row[0]) for key, row in zip(keys, rows)}
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        for bridge in self.bridges:
-            bridge.state.remove()
-        self.stack.close()
 
 
 def test_rows_get_to_the_other_boxes(job):
@@ -254,7 +233,27 @@ def test_keys_beyond_the_most_are_left_alone(job, capfd):
         twins.push(0, [5])
         twins.round()
         assert twins.anchor() == {10: 2, 20: 1, 30: 1} and twins.rows(1)[40] == 2 and twins.rows(0)[5] == 1
-    assert "table 't' has 3 keys, as many as --table-keys allows" in capfd.readouterr().err
+
+        twins.push(0, range(50, 60))  # more than any cut may have
+        twins.round()
+        assert sorted(twins.anchor()) == [10, 20, 30]
+
+        def inspect(command, *options):
+            done = subprocess.run([TOOLS / "inspect_shm", command, *options], check=True, capture_output=True, text=True)
+            return done.stdout
+
+        of = ("--job", twins.jobs[1])
+        assert json.loads(inspect("show", *of, "--json"))["bridge"]["tables"] == [
+            {"name": "t", "keys": 3, "most_keys": 3, "cut_rows": 0}]
+        assert "table t: 3 of at most 3 keys, 0 rows in the last cut" in inspect("show", *of)
+        metrics = inspect("metrics")
+        for name, value in (("keys", 3), ("most_keys", 3), ("cut_rows", 0)):
+            assert f'ps_shm_bridge_table_{name}{{job="{twins.jobs[1]}",table="t"}} {value}\n' in metrics
+        with subprocess.Popen([TOOLS / "inspect_shm", "watch", *of], stdout=subprocess.PIPE, text=True) as watch:
+            line = watch.stdout.readline()
+            watch.kill()
+        assert "! table t: the boxes exchange as many keys as --table-keys allows, and no others" in line
+    assert "table 't' has more than the 3 keys that --table-keys allows" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("wire, relative", [("bfloat16", 2**-8), ("int8", 1 / 127)])
@@ -271,6 +270,59 @@ def test_what_the_wire_format_loses_is_sent_later(job, wire, relative):
             errors.append(float(numpy.abs(anchor.array(1, 1)[0] - truth).max()))
         assert 0 < errors[0] < 4 * relative * 4 and errors[-1] < 1e-5
         twins.anchor()
+
+
+def test_more_keys_than_there_may_be_leave_room_for_none(job, capfd):
+    with Twins(job, "--combine", "sum", "--table-keys", "5") as twins:
+        twins.join()
+        twins.push(0, range(20))
+        twins.push(1, range(100, 103))
+        twins.round()
+        assert len(twins.anchor()) == 5
+        twins.push(0, range(20))
+        twins.round()
+        assert len(twins.anchor()) == 5
+    assert "table 't' has more than the 5 keys that --table-keys allows" in capfd.readouterr().err
+
+
+def test_tables_need_not_be_declared_in_the_same_order(job):
+    with Twins(job, "--combine", "sum") as twins:
+        made = [{name: worker.table(name, 2, 100, initial_range=0.0) for name in names}
+                for worker, names in zip(twins.workers, (("a", "b"), ("b", "a")))]
+        twins.join()
+        made[1]["a"].push(numpy.array([7], numpy.uint64), numpy.ones((1, 2), "float32"))
+        twins.round()
+        assert made[0]["a"].export().keys.tolist() == [7] and made[0]["b"].export().keys.tolist() == []
+
+
+def test_the_longest_ttl_and_the_largest_tables(job):
+    settings = {"max_rows": 100_000_000, "row_size": 64, "ttl": 30 * 24 * 3600}
+    with Twins(job, "--combine", "sum", "--wire", "int8", **settings) as twins:
+        twins.join()
+        twins.push(0, [1], 5)
+        twins.round()
+        twins.round()
+        assert twins.rows(1) == twins.anchor() == {1: 5}
+        for bridge in twins.bridges:
+            bridge.state.remove()
+        for keys in (10**12, 10**18):
+            with pytest.raises(ps_shm.Error, match="allow fewer keys"):
+                twins.make("--table-keys", str(keys))
+
+
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "ftrl"])
+def test_rows_are_healed_with_the_state_of_their_optimizer(job, rule):
+    with Twins(job, "--combine", "sum", "--heal", rule=rule) as twins:
+        twins.join()
+        twins.push(0, [1])
+        twins.round()
+        twins.push(0, [1], numpy.nan)
+        twins.round()
+        before = twins.anchor()[1]
+        twins.push(0, [1])
+        twins.round()
+        assert numpy.isfinite(twins.rows(0)[1]) and twins.anchor()[1] != before
+        assert [bridge.header.dropped_steps for bridge in twins.bridges] == [1, 0]
 
 
 def test_rows_that_are_not_finite_do_not_cross_and_are_healed(job):
@@ -352,13 +404,13 @@ def test_a_box_that_was_away_takes_what_it_lacks(job):
 def test_tables_that_differ_are_refused_and_rows_of_bfloat16_are_left_alone(job, capfd):
     with Twins(job, "--combine", "sum") as twins:
         twins.workers[0].table("half", 2, 100, dtype="bfloat16")
-        twins.make()
+        twins.make(*twins.settings)
         assert "table half" in capfd.readouterr().err
         twins.join()
     with Twins(f"{job}-x", "--combine", "sum", max_rows=100) as twins:
         other = twins.workers[1].table("more", 2, 100)
         assert other.row_size == 2
-        twins.make()
+        twins.make(*twins.settings)
         said = []
 
         def join(bridge):

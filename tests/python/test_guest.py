@@ -34,10 +34,16 @@ def test_a_guest_adds_and_assigns_once(job):
             for _ in range(2):
                 guest.add_once(3, changes)
             assert others["count"].pull().tolist() == [8, 10] and others["bytes"].pull().tolist() == [251, 4, 6]
-            guest.assign_once(4, {"flags": numpy.array([True, False, True])})
+            slow = worker.variable("slow", numpy.zeros(1, "float32"), rule="momentum")
+            for ticket, resets in ((10, False), (11, True)):
+                slow.push(numpy.ones(1, "float32"))
+                guest.assign_once(ticket, {"slow": numpy.zeros(1, "float32")}, reset=resets)
+                slow.push(numpy.zeros(1, "float32"))
+                assert bool(slow.pull()[0] == 0) is resets  # a momentum moves it
+            guest.assign_once(12, {"flags": numpy.array([True, False, True])})
             assert others["flags"].pull().tolist() == [True, False, True]
             with pytest.raises(ps_shm.Error, match="bool has no sum"):
-                guest.add_once(5, {"flags": numpy.array([True, False, True])})
+                guest.add_once(13, {"flags": numpy.array([True, False, True])})
         assert [one.rank for one in ps_shm.View(job).workers()] == [0]
         with pytest.raises(ps_shm.Error):
             guest.add_once(4, ones)  # it has left

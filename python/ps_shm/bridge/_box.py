@@ -72,7 +72,7 @@ class Box:
         self.declared = json.loads(text)["variables"] if text else len(variables)
         infos = {info.name: info for info in self.view.tables()}
         floats_by_key = [name for name in infos if _core.BridgeState.table_facts(options.job, name)[3] == "float32"]
-        chosen = json.loads(text).get("tables", []) if text else floats_by_key
+        chosen = json.loads(text).get("tables", []) if text else sorted(floats_by_key)  # the same order on all boxes
         self.tables = [Table(options, number, infos[name]) for number, name in enumerate(chosen)]
         self.declared_late = sorted(v.name for v in variables[self.declared :])
         variables = variables[: self.declared]
@@ -195,8 +195,8 @@ class Box:
         return self._change("add_once", ticket, deltas, in_doubt={name: in_doubt[name] for name in deltas})
 
     def assign(self, ticket: int, values: dict[str, Any]) -> bool:
-        """Sets values of the job, once for each ticket. False: the job is over."""
-        return self._change("assign_once", ticket, values) is not None
+        """Makes the job begin with these values, once for each ticket. False: the job is over."""
+        return self._change("assign_once", ticket, values, reset=True) is not None
 
     def take(self, ticket: int, values: dict[str, Any]) -> bool:
         """Gives the job the values of another box in which they differ from its own. False: the job is over."""
@@ -204,7 +204,7 @@ class Box:
         for name in others:
             if self._dtypes[name] == "bfloat16":  # its values, which are floats here, are numbers of that type
                 others[name] = torch.from_numpy(others[name]).to(torch.bfloat16)
-        return self.assign(ticket, others)
+        return self._change("assign_once", ticket, others) is not None
 
     def _change(self, verb: str, ticket: int, arrays: dict[str, Any], **more: Any) -> Optional[int]:
         def change() -> Optional[int]:

@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
              "(--on-nan skip)")
     add("--timeout", type=time, default=20.0, metavar="SECONDS",
         help="how long a transfer waits for a box before the others go on without it (20)")
-    add("--backend", default="gloo", help="engine of torch.distributed (gloo)")
+    add("--backend", choices=("gloo", "nccl", "mpi", "ucc"), default="gloo", help="engine of torch.distributed (gloo)")
     add("--group", default="", help="the Unix group with which the job is shared")
     add("--save", default="", metavar="FILE", help="write the last anchor to this .npz file at the end")
     add("--report", default="", metavar="FILE", help="append a JSON object for each round and event")
@@ -140,7 +140,10 @@ def parse(arguments: Sequence[str]) -> Options:
     if given["boxes"] is None:
         given["boxes"] = _first_number(("WORLD_SIZE", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
     if given["meet"] is None and os.environ.get("MASTER_ADDR"):
-        given["meet"] = ((os.environ["MASTER_ADDR"], int(os.environ.get("MASTER_PORT") or DEFAULT_PORT)),)
+        try:
+            given["meet"] = _places(f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT') or DEFAULT_PORT}")
+        except argparse.ArgumentTypeError as error:
+            parser.error(f"MASTER_ADDR and MASTER_PORT: {error}")
         given["keeps_store"] = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     for name in ("job", "box", "boxes", "meet"):
         if given[name] is None:
@@ -152,6 +155,11 @@ def parse(arguments: Sequence[str]) -> Options:
     if given["timeout"] <= given["seconds"]:
         parser.error(f"--timeout {given['timeout']:g} has to be longer than --seconds {given['seconds']:g}, which a box may "
                      "take to come to a round")
+    if given["save"]:
+        given["save"] += "" if given["save"].endswith(".npz") else ".npz"
+        folder = os.path.dirname(given["save"]) or "."
+        if not os.access(folder, os.W_OK):
+            parser.error(f"--save {given['save']}: there is no folder '{folder}' in which this user may write")
     if given["rate"] is None:
         given["rate"] = 0.7 if given["outer"] == "nesterov" else 1.0
     return Options(**given)

@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -436,10 +437,11 @@ class Bridge:
         if over:
             return
         if not is_finite and self.options.heal:
-            steps = self.box.step - self.header.counted_step
+            step, counted = self.box.step, self.header.counted_step
             self.state.set(
-                phase="assign", dropped_steps=self.header.dropped_steps + max(steps, 0), ticket=self.header.ticket + 1
-            )
+                phase="assign", dropped_steps=self.header.dropped_steps + max(step - counted, 0),
+                counted_step=max(step, counted), ticket=self.header.ticket + 1,
+            )  # fmt: skip
             self.tell(f"the job's values are not finite: it is given the anchor of round {self.header.round}")
         elif not is_finite:
             self.tell("the job's values are not finite: it takes no part in rounds. Start the workers with --on-nan skip and "
@@ -453,7 +455,7 @@ class Bridge:
         values = {name: np.ascontiguousarray(self.box.view.values(name)) for name in self.options.copy}
         for array in values.values():
             self.group.broadcast(array.reshape(-1).view(np.uint8), self.group.members.index(0))
-        if self.options.box != 0 and not over:
+        if self.options.box != 0 and not over and self.header.phase == "idle":  # else the ticket is still of use
             self.state.set(ticket=self.header.ticket + 1)
             self.box.take(self.header.ticket, values)
 
@@ -510,7 +512,10 @@ class Bridge:
             for anchor in self.tables.anchors:
                 values[f"{anchor.table.name}.keys"] = anchor.array(KEYS, anchor.count)
                 values[f"{anchor.table.name}.rows"] = anchor.array(ANCHOR, anchor.count)
-            np.savez(self.options.save, **values)
+            with zipfile.ZipFile(self.options.save, "w") as file:  # np.savez() refuses some names
+                for name, array in values.items():
+                    with file.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                        np.lib.format.write_array(entry, np.ascontiguousarray(array), allow_pickle=False)
         self.state.remove()
 
 
@@ -523,7 +528,7 @@ def run(options: Options) -> int:
         bridge = Bridge(options)
         bridge.run()
         bridge.end()
-    except ps_shm.Error as error:
+    except (ps_shm.Error, OSError) as error:
         print(f"bridge {options.box}: {error}", file=sys.stderr)
         return 1
     os._exit(0)  # a thread of torch.distributed may wait for a box that is gone

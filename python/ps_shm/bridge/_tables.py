@@ -145,7 +145,7 @@ class Tables:
         self.options, self._state, self._instance = options, state, instance
         self.anchors = [Anchor(table, state) for table in tables]
         # What encoding has lost of the sums that were made here, by slots. Lost with the process.
-        self._residuals: list[Optional[Rows]] = [None for _ in tables]
+        self._residuals: list[Rows] = [np.zeros((0, table.row_size), np.float32) for table in tables]
         self._next: list[tuple[int, Slots, Rows]] = []
         self._has_told = False
 
@@ -158,7 +158,8 @@ class Tables:
             return {}
         names = ("keys", "based", "due", "cut_rows", "last_rows", "versions", "cut_versions")
         fields: dict[str, Any] = {name: (0,) * len(self.anchors) for name in names}
-        return {"tables": tuple(anchor.table.name for anchor in self.anchors), **fields}
+        tables = [anchor.table for anchor in self.anchors]
+        return {"tables": tuple(one.name for one in tables), "most_keys": tuple(one.most for one in tables), **fields}
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -189,6 +190,17 @@ class Tables:
                        "got the anchor")  # fmt: skip
             self._state.set(dropped=self._state.header.dropped + in_doubt * anchor.table.row_size)
 
+    def _has_room(self, anchor: Anchor, keys: Keys) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+        """Which keys a cut may have: those of the anchor, and as many others as it may get."""
+        has_room = anchor.slots(keys) >= 0
+        new = np.flatnonzero(~has_room)
+        has_room[new[: anchor.table.most - anchor.count]] = True
+        if not has_room.all() and not self._has_told:
+            self._has_told = True
+            self._tell(f"table '{anchor.table.name}' has more than the {anchor.table.most} keys that --table-keys allows: rows "
+                       "of others are not exchanged")  # fmt: skip
+        return has_room
+
     def cut(self) -> tuple[dict[str, Any], bool]:
         """Takes what has changed since the last cut that was counted (bridge.T4).
 
@@ -198,13 +210,7 @@ class Tables:
         counts, versions = [], []
         for anchor, table in self._tables():
             (keys, rows, marks), version = table.changed_since(self._state.header.versions[anchor.table.number])
-            is_used = np.ones(keys.size, bool)
-            if anchor.count == anchor.table.most:
-                is_used = anchor.slots(keys) >= 0
-                if not is_used.all() and not self._has_told:
-                    self._has_told = True
-                    self._tell(f"table '{anchor.table.name}' has {anchor.count} keys, as many as --table-keys allows: "
-                               "rows of others are not exchanged")  # fmt: skip
+            is_used = self._has_room(anchor, keys)
             fresh = np.flatnonzero(is_used & ((marks == 0) | (marks % 2 == 1)))
             if fresh.size:
                 begun = anchor.rows(keys[fresh])
@@ -229,6 +235,7 @@ class Tables:
             keys, rows, marks = anchor.table.reader.rows(anchor.table.row_size)
             is_sure = marks % 2 == 0
             dropped += int((~is_sure).sum()) * anchor.table.row_size
+            is_sure &= self._has_room(anchor, keys)
             keys, rows, marks = keys[is_sure], rows[is_sure], marks[is_sure]
             bases = anchor.rows(keys)
             if header.phase == "counted":
@@ -432,9 +439,9 @@ class Tables:
                 total /= np.where(weighed > 0, weighed, np.float32(1))
             if self.options.wire != "float32":
                 residual = self._residuals[table.number]
-                if residual is None:
-                    residual = self._residuals[table.number] = np.zeros((table.most, table.row_size), np.float32)
-                total += residual[slots[begin:end]]
+                mine_in_sum = slots[begin:end]
+                known = mine_in_sum < len(residual)
+                total[known] += residual[mine_in_sum[known]]
         result = table.encode(total)
         if self.options.wire != "float32":
             self._next.append((table.number, slots[begin:end], total - table.decode(result)))
@@ -450,7 +457,9 @@ class Tables:
     def keep_residuals(self) -> None:
         """The sum that was exchanged is decided."""
         for number, slots, lost in self._next:
-            residual = self._residuals[number]
-            if residual is not None:
-                residual[slots] = lost
+            residual, count = self._residuals[number], self.anchors[number].count
+            if len(residual) < count:
+                more = np.zeros((count - len(residual), lost.shape[1]), np.float32)
+                residual = self._residuals[number] = np.concatenate((residual, more))
+            residual[slots] = lost
         self._next = []

@@ -40,7 +40,13 @@ BridgeState::BridgeState(const std::string& job, std::uint64_t instance, const F
   for (std::size_t table = 0; table < form.tables.size(); ++table)
     for (std::uint32_t which = 0; which < kArrays; ++which) {
       arrays_.push_back(end_);
-      end_ += rounded(form.tables[table].most * element_bytes(table, static_cast<Array>(which)));
+      const std::size_t element = element_bytes(table, static_cast<Array>(which)), most = form.tables[table].most;
+      if (most > (Segment::kMaxReserved - end_) / element)
+        throw Error(
+            fmt::format("job '{}': the rows of {} keys of a table need more than the 64 TiB that a segment may "
+                        "have: allow fewer keys",
+                        job, most));
+      end_ += rounded(most * element);
     }
   reserved_.resize(arrays_.size());
   take_or_make(bridge_name(job), job, instance);

@@ -26,7 +26,6 @@ namespace ps_shm::shm {
 namespace {
 
 constexpr mode_t kMode = 0600, kGroupMode = 0660, kOthers = 0007;
-constexpr std::size_t kMaxReserved = std::size_t{1} << 46;  // half of a process's address space
 
 // The fingerprint of this build: of its structures and of the settings that it knows.
 std::uint64_t fingerprint() noexcept {
@@ -266,7 +265,7 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
   // The mode given to O_TMPFILE went through the umask.
   if (fchmod(descriptor, sharing.group ? kGroupMode : kMode) != 0)
     throw Error(fmt::format("cannot set the mode of {}: {}", what, std::strerror(errno)), config::code_of(errno));
-  reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, kMaxReserved));
+  reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, Segment::kMaxReserved));
   if (const int error = fallocate_retrying(descriptor, 0, bytes)) fail_no_room(what, bytes, error);
   segment.map(reserved_bytes, Access::kReadWrite);
   HeaderShm& header = segment.header();
@@ -379,7 +378,7 @@ AttachOutcome Segment::open(const std::string& name, Access access, const Trust&
   else if (found.fingerprint != fingerprint())
     outcome = AttachOutcome::kOtherBuild;
   else if (initial > static_cast<std::size_t>(status.st_size) ||
-           reserved_bytes < static_cast<std::size_t>(status.st_size) || reserved_bytes > kMaxReserved ||
+           reserved_bytes < static_cast<std::size_t>(status.st_size) || reserved_bytes > Segment::kMaxReserved ||
            initial < sizeof(HeaderShm) || found.node < -1 || found.node >= 64 || found.huge_pages > 1 ||
            !is_called(found, name) ||
            // A publication has memory for one generation at least (publication.P14), a table for what it begins with,

@@ -53,6 +53,8 @@ Error attach_error(AttachOutcome outcome, const std::string& name);
 
 class Segment {
  public:
+  static constexpr std::size_t kMaxReserved = std::size_t{1} << 46;  // bytes: half of a process's address space
+
   Segment() noexcept = default;
   Segment(Segment&& other) noexcept;
   Segment& operator=(Segment&& other) noexcept;

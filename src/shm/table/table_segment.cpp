@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "ps_shm/errors.hpp"
@@ -58,7 +59,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.evict_by = static_cast<std::uint32_t>(spec.evict_by);
   table.touch_on_pull = spec.touch_on_pull ? 1 : 0;
   table.initial_range = std::bit_cast<std::uint32_t>(spec.initial_range);
-  table.ttl_ns = static_cast<std::uint64_t>(spec.ttl_seconds * 1e9);
+  table.ttl_ns = static_cast<std::uint64_t>(std::llround(spec.ttl_seconds * 1e9));
   table.seed = spec.seed;
   place(table);
 }
