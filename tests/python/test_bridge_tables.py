@@ -10,6 +10,7 @@ from boxes import TOOLS, Boxes, BoxesHere, together
 from conftest import wait_until
 
 import ps_shm
+from ps_shm.bridge import _tables
 
 EXACT = {"initial_range": 0.0, "evict": None}  # sums of ones stay exact
 
@@ -399,6 +400,94 @@ def test_a_box_that_was_away_takes_what_it_lacks(job):
             assert twins.anchor() == {1: 1, 2: 211, 3: 1010, 4: 100, 5: 100, 8: 10, 9: 1000}
             for box in range(3):
                 assert twins.rows(box) == twins.anchor()
+
+
+def dead(*_):
+    raise RuntimeError("dead")
+
+
+def with_two_rounds_to_catch_up(twins):
+    """Box 2 died when it was to go to round 2, which the others have made. They died in the vote of round 3, which has other
+    keys. All bridges are gone."""
+    twins.join()
+    for box in range(3):
+        twins.push(box, [1])
+    twins.round()
+    twins.push(0, [1], 10)
+    twins.bridges[2].commit = dead
+    for worker in twins.workers:
+        worker.step()
+
+    def go(bridge):
+        with contextlib.suppress(RuntimeError):
+            bridge.round()
+
+    together([lambda bridge=bridge: go(bridge) for bridge in twins.bridges])
+    others = twins.bridges[:2]
+    for bridge, group in zip(others, ThreadGroup.make(2)):
+        bridge.group = group
+    twins.push(0, [2])
+    together([bridge.join for bridge in others])
+    for bridge in others:
+        bridge._vote = dead
+    for worker in twins.workers:
+        worker.step()
+    together([lambda bridge=bridge: go(bridge) for bridge in others])
+    assert [bridge.header.round for bridge in twins.bridges] == [2, 2, 1]
+    assert [bridge.header.ready.round for bridge in twins.bridges] == [3, 3, 2]
+    twins.bridges = []
+
+
+def test_rows_get_what_one_round_has_made_before_a_bridge_gets_the_sum_of_another(job):
+    with Twins(job, "--combine", "sum", count=3) as twins:
+        with_two_rounds_to_catch_up(twins)
+        twins.join()
+        assert twins.anchor() == {1: 13, 2: 1}
+        for box in range(3):
+            assert twins.rows(box) == twins.anchor()
+
+
+def test_a_job_that_ends_before_another_round_has_its_last_cut_by_then(job):
+    with Twins(job, "--combine", "sum", count=3) as twins:
+        with_two_rounds_to_catch_up(twins)
+        twins.push(2, [1, 3], 100)
+        twins.make()
+
+        def end():
+            raise ps_shm.JobFinished("over")
+
+        bridge = twins.bridges[2]
+        bridge.tables.give, bridge.box.wait_for_workers = end, lambda: None
+        twins.join()
+        assert twins.anchor() == {1: 13, 2: 1}
+        twins.round()
+        assert twins.anchor() == {1: 113, 2: 1, 3: 100} and twins.rows(0) == twins.anchor()
+
+
+def test_a_key_whose_row_is_evicted_and_made_again_is_in_a_cut_once(job, monkeypatch):
+    changed_since = _tables.GuestTable.changed_since
+    with Twins(job, "--combine", "sum") as twins:
+        twins.join()
+        twins.push(0, [1, 2])
+        twins.round()
+        twins.push(0, [1, 2], 10)
+
+        def with_both_rows(table, since):  # as a walk over the rows that meets the old one, and then the new one
+            (keys, rows, marks), version = changed_since(table, since)
+            if not (rows[keys == 1] == 11).any():  # of box 1
+                return (keys, rows, marks), version
+            monkeypatch.undo()
+            twins.tables[0].evict(numpy.array([1], numpy.uint64))
+            twins.push(0, [1], 100)
+            again, _ = changed_since(table, since)
+            new = again[0] == 1
+            found = zip((keys, rows, marks), again)
+            return tuple(numpy.concatenate([old, more[new]]) for old, more in found), version
+
+        monkeypatch.setattr(_tables.GuestTable, "changed_since", with_both_rows)
+        twins.round()
+        twins.round()
+        assert twins.anchor() == {1: 111, 2: 11} and twins.rows(0) == twins.rows(1) == twins.anchor()
 
 
 def test_tables_that_differ_are_refused_and_rows_of_bfloat16_are_left_alone(job, capfd):

@@ -89,12 +89,15 @@ class Bridge:
         """
         if self.header.is_stepping:
             self._step()
-        ticket = self.header.ticket
         if not self.header.is_whole:
             return
-        if self.box.is_over:
+        if not self.box.is_over:
+            self._change_job()
+        if self.box.is_over:  # which may have ended meanwhile
             self._take_last_rows()
-            return
+
+    def _change_job(self) -> None:
+        ticket = self.header.ticket
         if self.header.phase == "counted":
             left = self.box.add(ticket, self.box.correction(self.state), self.box.values(self.state))
             if left:
@@ -274,6 +277,7 @@ class Bridge:
         position = said.index(holder)
         has_it = mine is not None and (mine.round, mine.checksum) == (holder["ready"]["round"], holder["ready"]["checksum"])
         record = self.group.gather(asdict(self.header.ready) if position == self.group.rank else None)[position]
+        self._give_before_another()  # while the keys of the last sum are there
         if not all(self.group.gather(has_it)):
             if not has_it:
                 self.state.set(ready=None)  # bridge.S2

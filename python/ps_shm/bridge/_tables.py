@@ -210,6 +210,8 @@ class Tables:
         counts, versions = [], []
         for anchor, table in self._tables():
             (keys, rows, marks), version = table.changed_since(self._state.header.versions[anchor.table.number])
+            keys, first = np.unique(keys, return_index=True)  # a key is there twice if its row was evicted and made meanwhile
+            rows, marks = rows[first], marks[first]
             is_used = self._has_room(anchor, keys)
             fresh = np.flatnonzero(is_used & ((marks == 0) | (marks % 2 == 1)))
             if fresh.size:
@@ -268,7 +270,7 @@ class Tables:
         ticket, versions = self._ticket(), []
         for anchor, table in self._tables():
             (keys, _, _), version = table.changed_since(0)
-            unknown = keys[anchor.slots(keys) < 0]
+            unknown = np.unique(keys[anchor.slots(keys) < 0])
             for some in (anchor.array(KEYS, anchor.count), unknown):
                 for begin in range(0, some.size, AT_ONCE):
                     part = some[begin : begin + AT_ONCE]
@@ -281,8 +283,9 @@ class Tables:
         ticket, counts, versions = self._next_ticket(), [], []
         for anchor, table in self._tables():
             (keys, rows, marks), version = table.changed_since(0)
-            chosen = np.argsort(keys, kind="stable")[: anchor.table.most]
-            keys, rows, marks = keys[chosen], rows[chosen], marks[chosen]
+            keys, chosen = np.unique(keys, return_index=True)
+            keys, chosen = keys[: anchor.table.most], chosen[: anchor.table.most]
+            rows, marks = rows[chosen], marks[chosen]
             is_odd = marks % 2 == 1  # of a bridge whose state is lost
             table.give(ticket, keys[is_odd], rows[is_odd])
             begun = anchor.table.initial(keys)
