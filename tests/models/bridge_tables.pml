@@ -1,4 +1,4 @@
-/* Tables by key in the rounds of several boxes: marks, cuts, changes and the last cut (docs/protocols.md, bridge.T1 to T9).
+/* Tables by key in the rounds of several boxes: marks, cuts, changes and the last cut (docs/protocols.md, bridge.T1 to bridge.T9).
  *
  * Two boxes, and a third one that has no work, never dies, and is in each group: it remembers the anchor of each round, and
  * what it has prepared of the next one. So a group may have one of the two boxes or both, and bridge.pml shows that the
@@ -32,7 +32,6 @@
  *   NOT_READ     it has such a row as it was before (bridge.T4)
  *   BOTH_ROWS    it has a key twice, if the walk over the rows has met an evicted row and its successor (bridge.T4)
  *   EARLY_START  the cut after it begins there, counted or not (bridge.T4)
- *   NEW_ROWS     its rows are taken again in another group (bridge.T4)
  *   STEP_TWICE   the step adds to A in place of the base (bridge.T5)
  *   LATE_BASE    the base is made behind the header (bridge.T5)
  *   ONLY_BASE    W lacks what the cut has (bridge.T6)
@@ -42,9 +41,8 @@
  *   NEXT_SUM     another sum is received before (bridge.T6)
  *   COPY_FIRST   the first anchor's rows are copied before they are marked (bridge.T7)
  *   KNOWN_ONLY   in phase `assign`, rows keep their values if the anchor does not have their keys (bridge.T7)
- *   LATE_START   the first cut after that has what has changed since the last attempt (bridge.T7)
  *   LAST_ANEW    the last cut is made again in another group (bridge.T8)
- *   LAST_LATE    and not where the job ends within the change before another round (bridge.T8)
+ *   LAST_LATE    none is made where the job ends within the change before another round; with NEXT_SUM (bridge.T8)
  *   LAST_PLAIN   it takes no look at the marks (bridge.T8)
  *   LAST_DOUBT   it has rows in doubt (bridge.T8)
  *   NO_BASE      an anchor is taken from others without a new base (bridge.T9)
@@ -79,7 +77,6 @@
 #define BOTH 3
 #define INITIAL 100
 #define UNIT(b) ((b) * 9 + 1)
-#define EVERY ((1 << KEYS) - 1)
 
 mtype = { new, idle, cut, counted, assign };
 mtype = { none, again, nothing, sum, finish };
@@ -160,7 +157,11 @@ hidden byte has_weight, has_work;
 #define IS_EMPTY(b) (last_row[AT(b, 0)] == 0 && last_row[AT(b, 1)] == 0)
 #endif
 
-#define HAS_ROOM(k) (HAS(top_keys, k) || NUMBER(top_keys) < MOST)
+#ifdef REPLACES
+#define IS_IN(keys, k) true
+#else
+#define IS_IN(keys, k) (HAS(keys, k) || NUMBER(keys) < MOST)
+#endif
 
 inline leave(b) {
   if
@@ -341,7 +342,7 @@ inline exchange(b) {
         q = 0;
         do
         :: q < KEYS ->
-           has_work = has_work || (!over[c] && (left[c] > 0 || (HAS(changed[c], q) && own[AT(c, q)] > 0 && HAS_ROOM(q))));
+           has_work = has_work || (!over[c] && (left[c] > 0 || (HAS(changed[c], q) && own[AT(c, q)] > 0 && IS_IN(top_keys, q))));
            q++
         :: else -> break
         od;
@@ -373,7 +374,11 @@ inline exchange(b) {
   :: q > 0 ->
      q--;
      if
+#ifdef REPLACES
+     :: HAS(got_keys[b], q) && NUMBER(got_keys[b]) > MOST ->
+#else
      :: HAS(got_keys[b], q) && !HAS(top_keys, q) && NUMBER(top_keys | got_keys[b]) > MOST ->
+#endif
         got_keys[b] = got_keys[b] & ~(1 << q); got_row[AT(b, q)] = 0
      :: else
      fi
@@ -562,8 +567,8 @@ inline check_end(b) {
      assert(!HAS(known[b], q) || A[AT(b, q)] == top_A[q]);
      assert(HAS(top_keys, q) || top_A[q] == INITIAL);
      if
-     :: mark[AT(b, q)] == GONE || !HAS_ROOM(q)
-     :: over[b] && mark[AT(b, q)] != GONE && HAS_ROOM(q) -> assert(own[AT(b, q)] == 0 || (is_last[b] && is_counted[b]) || phase[b] == assign)
+     :: mark[AT(b, q)] == GONE || !IS_IN(top_keys, q)
+     :: over[b] && mark[AT(b, q)] != GONE && IS_IN(top_keys, q) -> assert(own[AT(b, q)] == 0 || (is_last[b] && is_counted[b]) || phase[b] == assign)
      :: else -> assert(own[AT(b, q)] == 0 && row[AT(b, q)] == (HAS(known[b], q) -> A[AT(b, q)] : INITIAL))
      fi;
      q++
@@ -582,6 +587,7 @@ proctype bridge(byte me) {
   bool is_doubt, is_assigned, is_weighty, same, was_over, is_voted;
   mtype then = to_groups, back = of_counted;
 begin:
+  skip;  /* for as long as it likes */
   atomic {
     assert(ready[me] == 0 || sum_boxes[me] != 0);
     then = to_groups;
@@ -670,11 +676,7 @@ given_assign: is_assigned = false
        od;
        if
        :: !over[me] ->
-#ifdef LATE_START
           changed[me] = lately[me];
-#else
-          changed[me] = EVERY;
-#endif
           phase[me] = idle;
           may_die()
        :: else
@@ -697,6 +699,10 @@ resolved: was_over = false;
     fi;
 
     waiting = waiting | (1 << me);
+    if
+    :: true
+    :: hastes < HASTES -> (waiting == BOTH || members[me] != 0)
+    fi;
     if
     :: d_step { members[me] == 0 && MAY_FORM -> make_group() }
     :: members[me] != 0
@@ -830,7 +836,7 @@ next_cut: skip;
     :: over[me] && phase[me] != cut && !(has_last[me] && !is_last[me])
     :: phase[me] == cut  /* bridge.R2: the same cut again */
     :: !over[me] && phase[me] == idle ->
-again_cut: new_ticket();  /* bridge.T4 */
+       new_ticket();  /* bridge.T4 */
        may_die();
        lately[me] = 0;
        do
@@ -878,7 +884,7 @@ given_cut:   others(k, false);
           fi;
           d_step {
             if
-            :: seen != GONE && (HAS(known[me], k) || NUMBER(known[me]) < MOST) ->
+            :: seen != GONE && IS_IN(known[me], k) ->
                cut_row[AT(me, k)] = value - ANCHOR(k) + difference;
                assert(value - ANCHOR(k) == pushes * UNIT(me));
                is_weighty = is_weighty || cut_row[AT(me, k)] != 0
@@ -941,6 +947,10 @@ next_step: skip;
     /* bridge.T3: row k gets what it lacks of `wanted` above `before`, or it is assigned. */
 giving: skip;
     others(k, false);
+    if
+    :: !over[me] -> SET(changed[me], k, 1); SET(lately[me], k, 1)  /* as each pin does (table.P4) */
+    :: else
+    fi;
     if
     :: over[me]
     :: !over[me] && mark[AT(me, k)] == GONE ->
