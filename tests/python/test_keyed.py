@@ -119,17 +119,33 @@ def test_the_state_of_a_keyed_embedding_is_its_rows_by_id(job):
         with pytest.raises(RuntimeError, match="Missing key.*0.ids"):
             second.load_state_dict({key: value for key, value in state.items() if key != "0.ids"})
 
-        # Before there is a job, what is loaded is kept for attach(), and does not replace rows that are there.
+        # Before there is a job, what is loaded is kept for attach(), if nobody has made rows before.
         third = ps_shm.torch.Embedding("third", 1000, 4, keyed=True, rule="sgd")
         assert third.state_dict()["weight"].shape == (0, 4)
         given = {"ids": torch.tensor([1, 2]), "weight": torch.ones(2, 4)}
         third.load_state_dict(given)
         given["weight"].zero_()
         assert by_id(third.state_dict()) == {1: [1] * 4, 2: [1] * 4}
-        opt.worker.table("third", 4, 1000, rule="sgd", initial_range=0.01 * 3**0.5, seed=1).assign(
-            np.array([2]), np.full((1, 4), 5, np.float32))
         third.attach(opt.worker)
-        assert by_id(third.state_dict()) == {1: [1] * 4, 2: [5] * 4}
+        assert by_id(third.state_dict()) == {1: [1] * 4, 2: [1] * 4}
+
+
+def test_a_program_that_loads_its_rows_leaves_those_of_a_running_job_alone(job):
+    def program(worker):
+        embedding = ps_shm.torch.Embedding("items", 100, 4, keyed=True, rule="sgd")
+        embedding.load_state_dict({"ids": torch.arange(50), "weight": torch.full((50, 4), 7.0)})
+        embedding.attach(worker)
+        return embedding
+
+    with ps_shm.Server(job, lr=0.1, workers=2), ps_shm.Worker(job) as first, ps_shm.Worker(job) as second:
+        embedding = program(first)
+        assert by_id(embedding.state_dict()) == {key: [7.0] * 4 for key in range(50)}
+        embedding.table.evict(np.arange(50))
+        embedding(torch.tensor([3, 1000])).sum().backward()
+        embedding.push()
+        trained = by_id(embedding.state_dict())
+        assert sorted(trained) == [3, 1000]
+        assert by_id(program(second).state_dict()) == trained
 
 
 # What dynamicemb's own storage is called with (recsys-examples, July 2026).

@@ -108,8 +108,7 @@ class Embedding(torch.nn.Module):
     def attach(self, worker: Worker) -> None:
         """Creates the table in the worker's job, or finds it if another worker has created it.
 
-        Weights that were loaded by load_state_dict() are the initial values. With keyed=True these are the initial values of
-        ids that have no row yet.
+        Weights that were loaded by load_state_dict() are the initial values: a table that others have begun stays as it is.
         """
         dtype = str(self._dtype).removeprefix("torch.")
         if self._keyed:
@@ -118,11 +117,11 @@ class Embedding(torch.nn.Module):
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
                 admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
             )  # fmt: skip
-            if self._loaded is not None:
-                is_new = ~torch.from_numpy(table.contains(self._loaded_ids))
-                table.assign(self._loaded_ids[is_new], self._loaded[is_new])
-            elif had_table and table.statistics().made == 0:
-                raise self._lost()
+            if table.statistics().made == 0:  # those of a running job have been trained since, and some evicted
+                if self._loaded is not None:
+                    table.assign(self._loaded_ids, self._loaded)
+                elif had_table:
+                    raise self._lost()
             self._table, self._loaded = table, None
             return
         self._variable = worker.variable(
