@@ -516,6 +516,29 @@ def test_local_steps_of_workers_that_the_job_did_not_expect_are_averaged(job):
     assert models[0].weight.item() == pytest.approx(begun[0] - 2)
 
 
+def test_the_means_of_a_first_step_in_sync_mode_are_over_those_that_it_waits_for(job):
+    def run(rank):
+        torch.nn.init.zeros_(models[rank].weight)
+        local = torch.optim.SGD(models[rank].parameters(), lr=1.0)
+        with ps_shm.torch.Optimizer(models[rank], job, rank=rank, push_every=2, local=local, buffers="mean") as opt:
+            for _ in range(2):
+                opt.zero_grad()
+                (-models[rank].weight.sum()).backward()
+                models[rank].seen += 1
+                opt.step()
+
+    models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    for model in models:
+        model.register_buffer("seen", torch.zeros(1))
+    with ps_shm.Server(job, mode="sync", optimizer="add", workers=2):
+        first = threading.Thread(target=run, args=(0,))
+        first.start()
+        wait_until(lambda: any(w.waiting_for for w in ps_shm.View(job).workers()), "the first one has pushed, and waits")
+        run(1)
+        first.join()
+    assert [(model.weight.item(), model.seen.item()) for model in models] == [(2.0, 2.0)] * 2
+
+
 def test_local_sgd_pushes_the_difference_of_several_steps(job):
     model, plain = small_model(), small_model()
     local = torch.optim.SGD(model.parameters(), lr=0.1)

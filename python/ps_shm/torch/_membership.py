@@ -65,6 +65,7 @@ class Membership:
         self._is_replaced = False
         self._view: Optional[View] = None
         self._ranks: list[int] = []  # of the living workers
+        self._to_come = 0  # workers without which no step can end
         self._looked = -1.0
         if isinstance(job, Worker):
             self.worker = job
@@ -103,8 +104,8 @@ class Membership:
 
     @property
     def workers(self) -> int:
-        """The number of living workers."""
-        return max(len(self._look()), 1)
+        """The number of living workers. In mode sync, those for which the first step waits count from the start."""
+        return max(len(self._look()) + self._to_come, 1)
 
     # Looks for the others ten times a second at most.
     def _look(self) -> list[int]:
@@ -112,7 +113,10 @@ class Membership:
         if now - self._looked > 0.1:
             if self._view is None:
                 self._view = View(self.job)
-            self._ranks = [w.rank for w in self._view.workers() if w.state == "alive"]
+            joined = self._view.workers()
+            self._ranks = [w.rank for w in joined if w.state == "alive"]
+            if self.worker.settings["mode"] == "sync":
+                self._to_come = max(int(self.worker.settings["workers"]) - len(joined), 0)
             self._looked = now
         return self._ranks
 
