@@ -235,10 +235,17 @@ def test_a_storage_for_dynamicemb_finds_what_was_inserted(worker, dynamicemb):
     assert rows.tolist() == [[0, 1, 0, 0, 2, 3, 4, 5, 0, 0, 0, 0]]
 
 
-def test_a_storage_for_dynamicemb_is_dumped_and_loaded(worker, dynamicemb, tmp_path):
+@pytest.fixture(params=[torch.float32, torch.float64])
+def default_type(request):
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def test_a_storage_for_dynamicemb_is_dumped_and_loaded(worker, dynamicemb, tmp_path, default_type):
     storage = ps_shm.torch.table_storage(worker, "items")(options(3), Optimizer())
     keys = torch.randint(-(1 << 62), 1 << 62, (100,))
-    values = torch.randn(100, 9)
+    values = torch.randn(100, 9, dtype=torch.float32)
     storage.insert(keys, torch.zeros(100, dtype=torch.int64), values)
     batches = list(storage.export_keys_values(torch.device("cpu"), 30, 0))
     assert [len(batch[0]) for batch in batches] == [30, 30, 30, 10]

@@ -114,7 +114,7 @@ class _TableStorage:
             dim, state, begin = self._dims[number], self._state_dims[number], self.max_embedding_dim()
             if values.shape[1] < begin + state:
                 begin = dim
-            own = torch.full((len(places), dim + state), self._initial)
+            own = torch.full((len(places), dim + state), self._initial, dtype=torch.float32, device="cpu")
             own[:, :dim] = values[places, :dim]
             if values.shape[1] >= begin + state:
                 own[:, dim:] = values[places, begin : begin + state]
@@ -180,7 +180,7 @@ class _TableStorage:
                         parts.append(_read(states_file, numpy.float32, state))
                     if any(len(part) != len(keys) for part in parts):
                         raise ValueError(f"{embedding_file_path} does not have a row for each key of {emb_file_path}")
-                    values = torch.full((len(keys), dim + state), self._initial)
+                    values = torch.full((len(keys), dim + state), self._initial, dtype=torch.float32, device="cpu")
                     values[:, : dim + (state if states_file else 0)] = torch.cat(parts, dim=1)
                     self.tables[table_id].assign(keys.reshape(-1), values)
             finally:
@@ -221,7 +221,7 @@ class _TableStorage:
 
     def embedding_dims(self, on_device: bool = False) -> torch.Tensor:
         """embedding_dim() of all tables."""
-        dims = torch.tensor(self._dims, dtype=torch.int64)
+        dims = torch.tensor(self._dims, dtype=torch.int64, device="cpu")
         return dims.cuda() if on_device else dims
 
     def all_dims_vec4(self) -> bool:
