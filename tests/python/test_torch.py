@@ -1,5 +1,6 @@
 """PyTorch models as workers."""
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
@@ -13,6 +14,7 @@ import torch
 
 import ps_shm
 import ps_shm.torch
+from ps_shm.torch import _membership
 from conftest import PATIENCE, segments, wait_until
 
 
@@ -1126,6 +1128,54 @@ def test_a_cell_that_runs_again_makes_the_job_again(job, ends):
     third = run_cell()[1]
     third.close()
     second.close()
+
+
+@pytest.mark.parametrize("goes_first", [0, 1])
+def test_the_worker_of_forgotten_objects_leaves_with_the_last_one(job, goes_first):
+    def states():
+        gc.collect()
+        return [w.state for w in ps_shm.View(job).workers()]
+
+    opts = [ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, workers=1, prefix=f"{k}.") for k in range(2)]
+    del opts[goes_first]
+    assert states() == ["alive"]
+    opts[0].step()
+    del opts[0]
+    assert states() == ["left"]
+    with ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, prefix="another.") as opt:
+        opt.step()
+        assert opt.worker.rank == 0 and opt.global_step == 1
+
+
+def test_an_object_with_another_prefix_joins_where_one_was_forgotten_and_others_go_on(job):
+    opt = ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, workers=1, prefix="a.")
+    with ps_shm.Worker(job):
+        del opt
+        gc.collect()
+        with ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, prefix="b.") as opt:
+            opt.step()
+            assert opt.worker.rank == 2 and ps_shm.View(job).state().keys() == {f"{m}.{n}" for m in "ab" for n in ("weight", "bias")}
+    ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, prefix="a.").close()  # ends what the forgotten one serves
+
+
+def test_objects_may_be_made_while_another_thread_looks_for_them(job):
+    class Busy(_membership.Membership):
+        def __init__(self):
+            self.others = []
+
+        @property
+        def job(self):
+            self.others.append(Busy())
+            _membership._open[id(self.others[-1])] = self.others[-1]
+            return None
+
+    busy = Busy()
+    try:
+        _membership._open[id(busy)] = busy
+        assert _membership._here(job) == []
+    finally:
+        for one in (busy, *busy.others):
+            del _membership._open[id(one)]
 
 
 def test_a_maker_does_not_wait_for_workers_of_its_own_process(job):

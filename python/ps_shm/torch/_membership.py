@@ -13,7 +13,7 @@ from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _env
 from .._closing import Closing
 
 _log = logging.getLogger("ps_shm")
-_open: "weakref.WeakSet[Membership]" = weakref.WeakSet()
+_open: "weakref.WeakValueDictionary[int, Membership]" = weakref.WeakValueDictionary()  # by id()
 _serving: "set[Membership]" = set()  # kept until they are closed: the job goes on for others where the program has forgotten it
 
 
@@ -21,6 +21,13 @@ def _is_served(job: str) -> bool:
     try:
         return View(job).served
     except Error:  # there is no such job, or it is being created
+        return False
+
+
+def _is_used(job: str) -> bool:
+    try:
+        return any(w.state == "alive" for w in View(job).workers())
+    except Error:
         return False
 
 
@@ -43,7 +50,8 @@ class Membership:
 
     The memberships of a process in one job are told apart by their `prefix`. Those with different prefixes share a
     worker, unless they ask for ranks, and the last one to close ends the job. One with `create` and the prefix of an
-    earlier one replaces all of them, because a program (such as a cell of a notebook) then begins anew.
+    earlier one replaces all of them, because a program (such as a cell of a notebook) then begins anew. So does one with
+    another prefix if the program has forgotten all of them and nobody else is in the job.
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class Membership:
         self._serve(None)
         self._is_own = not isinstance(job, Worker)
         self._prefix, self._creates = prefix, create
-        self._is_replaced = False
+        self._is_replaced = self._is_let_go = False
         self._view: Optional[View] = None
         self._ranks: list[int] = []  # of the living workers
         self._to_come = 0  # workers without which no step can end
@@ -84,7 +92,7 @@ class Membership:
                     self._serve(None)
                 raise
         self.job = self.worker.job
-        _open.add(self)
+        _open[id(self)] = self
         multiprocessing.util.Finalize(None, _close_all, exitpriority=10)  # forked by multiprocessing: no atexit
         try:
             self.worker.check_settings({k: v for k, v in settings.items() if k not in ("workers", "linger")})
@@ -125,6 +133,10 @@ class Membership:
         (_serving.add if server is not None else _serving.discard)(self)
 
     @property
+    def _is_open(self) -> bool:
+        return id(self) in _open and self._pid == os.getpid()
+
+    @property
     def is_serving(self) -> bool:
         """Whether this object has created the job."""
         return self._server is not None
@@ -136,7 +148,9 @@ class Membership:
 
     def let_go(self) -> None:
         """Leaves the job for an owner that was forgotten without close(). What this process serves goes on until its end."""
-        if self in _open and self._server is not None and self._pid == os.getpid() and self._is_own and not self.shares_worker:
+        self._is_let_go = True
+        is_kept = any(m.worker is self.worker and m._is_own for m in _serving.copy())
+        if self._is_open and is_kept and not self.shares_worker:
             self.worker.leave()
 
     def check(self) -> None:
@@ -158,9 +172,9 @@ class Membership:
         has_failed: close() is called because of an error. The error is to be reported soon, so if no other worker is in
             the job now, close() does not wait for any to come.
         """
-        if self not in _open or self._pid != os.getpid():
+        if not self._is_open:
             return
-        _open.discard(self)
+        _open.pop(id(self), None)
         mates = _here(self.job)
         sharing = next((m for m in mates if m.worker is self.worker), None)
         if sharing is not None:
@@ -183,7 +197,7 @@ class Membership:
 
     def abandon(self) -> None:
         """Ends the job without waiting for anybody, unless another process or object serves it: after Ctrl-C."""
-        _open.discard(self)
+        _open.pop(id(self), None)
         server = self._server
         if server is not None and self._pid == os.getpid() and not _here(self.job):
             self._serve(None)
@@ -195,7 +209,7 @@ class Membership:
             _log.error("job %s, which this process serves, goes on without it after an error", self.job, exc_info=error)
 
     def _has_others(self) -> bool:
-        return self in _open and self._server is not None and not _here(self.job, self) and self._others()
+        return self._is_open and self._server is not None and not _here(self.job, self) and self._others()
 
     def _alive(self) -> list[WorkerInfo]:
         return [w for w in View(self.job).workers() if w.state == "alive"]
@@ -259,13 +273,20 @@ class Joined(Closing):
         self._membership.close(has_failed)
 
 
+# All that are open, also in the parent of a forked child. Other threads may open more meanwhile.
+def _all() -> list[Membership]:
+    return [m for m in (ref() for ref in _open.valuerefs()) if m is not None]
+
+
+# Those of this process whose owners are there.
 def _here(job: Optional[str], but: Optional[Membership] = None) -> list[Membership]:
-    return [m for m in _open if m.job == job and m._pid == os.getpid() and m is not but]
+    return [m for m in _all() if m.job == job and m._is_open and not m._is_let_go and m is not but]
 
 
 def _replace(job: str, prefix: str) -> None:
-    earlier = _here(job)
-    if not any(m._creates and m._prefix == prefix for m in earlier):
+    earlier = [m for m in _all() if m.job == job and m._is_open]
+    is_again = any(m._creates and m._prefix == prefix for m in earlier)
+    if not is_again and (not earlier or _here(job) or _is_used(job)):
         return
     servers = [m._server for m in earlier if m._server is not None]
     for one in earlier:
@@ -279,7 +300,7 @@ def _replace(job: str, prefix: str) -> None:
 
 def _close_all() -> None:
     _core.end_waits()
-    for one in list(_open):
+    for one in _all():
         one.close()
 
 
