@@ -11,6 +11,7 @@ import weakref
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import ps_shm
 import ps_shm.torch
@@ -674,6 +675,47 @@ def test_gradients_of_rows_share_no_memory_with_others(job, way):
         assert torch.allclose(model.a.weight[3], before + expected)
 
 
+def change_in_place(rows):
+    rows += 1
+    rows.mul_(2)
+    rows[0, 0] = 0
+    return torch.nn.Dropout(0.5, inplace=True).eval()(rows)
+
+
+@pytest.mark.parametrize("change", [
+    change_in_place,
+    lambda rows: rows * torch.autograd.grad(rows.pow(3).sum(), rows, create_graph=True)[0],
+    lambda rows: torch.utils.checkpoint.checkpoint(torch.tanh, rows, use_reentrant=False),
+], ids=["in place", "by its gradient", "from a checkpoint"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_are_used_as_those_of_an_embedding_of_torch(job, keyed, change):
+    ours = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed, deviation=1.0)
+    theirs, ids = torch.nn.Embedding(3, 4), torch.tensor([3, 9, 3])
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(ours, torch.nn.Linear(1, 1)), job, create=True, lr=0.5, optimizer="sgd") as opt:
+        theirs.weight.data = ours(torch.tensor([3, 9, 5])).detach()
+        plain = torch.optim.SGD(theirs.parameters(), lr=0.5)
+        for embedding, given, optimizer in ((ours, ids, opt), (theirs, torch.tensor([0, 1, 0]), plain)):
+            for _ in range(2):
+                optimizer.zero_grad()
+                change(embedding(given)).sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(ours(torch.tensor([3, 9, 5])), theirs(torch.arange(3)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_gradients_that_are_only_asked_for_train_no_row(job, keyed):
+    embedding = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed)
+    head, ids = torch.nn.Linear(4, 1), torch.tensor([3])
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, head), job, create=True, lr=1.0) as opt:
+        rows = embedding(ids)
+        before = rows.detach().clone()
+        (gradient,) = torch.autograd.grad(head(rows).sum(), rows)
+        assert torch.equal(gradient, head.weight)
+        torch.autograd.grad(head(embedding(ids)).sum(), head.weight)
+        opt.step()
+        assert torch.equal(embedding(ids), before)
+
+
 def test_an_embedding_is_frozen_by_itself_and_trains_in_eval(job):
     embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
     model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
@@ -1301,6 +1343,18 @@ def test_bags_are_those_of_torch(job, mode, padding):
             torch.testing.assert_close(bag.weight, plain.weight.detach())
         with pytest.raises(ValueError, match="choose sum, mean or max"):
             ps_shm.torch.EmbeddingBag("bags", 20, 3, mode="median")
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_without_any_id_have_gradients(job, mode):
+    bag = ps_shm.torch.EmbeddingBag("bags", 10, 4, mode=mode)
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)), job, create=True, lr=1.0) as opt:
+        before, count = bag.weight, len(opt.param_groups[0]["params"])
+        bags = bag(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+        bags.sum().backward()
+        assert not bags.any() and len(opt.param_groups[0]["params"]) == count
+        opt.step()
+        assert torch.equal(bag.weight, before)
 
 
 def test_bags_train_with_an_optimizer(job):

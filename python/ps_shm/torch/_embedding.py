@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import Any, Literal, Optional
+from typing import Any, Callable, Literal, Optional
 
 import numpy
 import torch
@@ -10,13 +10,31 @@ import torch
 from .. import Error, ErrorCode, Table, Variable, Worker
 
 
-# A hook of the rows that forward() has returned. The tensor that carries their gradient has no memory of its own.
+# Returns rows[0], and takes what backward() computes as its gradient; autograd.grad() for these rows does not come here. The
+# leaf stands for the table. The tensor that carries the gradient has no memory of its own.
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, rows: list[torch.Tensor], take: Callable[[torch.Tensor], None]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.take = take
+        return rows[0]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Optional[torch.Tensor]) -> tuple[None, None, None]:
+        (gradient,) = gradients
+        if gradient is not None:
+            ctx.take(gradient)
+        return None, None, None
+
+
 def _take(
     given: list[tuple[torch.Tensor, torch.Tensor]],
     shown: Optional[list[torch.Tensor]],
     ids: torch.Tensor,
     gradient: torch.Tensor,
 ) -> None:
+    if ids.numel() == 0:
+        return
     carrier = gradient.detach().new_empty(()).expand(gradient.shape)
     carrier.grad = gradient.detach().clone(memory_format=torch.contiguous_format)  # autograd may use its memory again
     given.append((ids, carrier))
@@ -210,11 +228,13 @@ class Embedding(torch.nn.Module):
         elif ids.numel() != 0:
             self.variable.pull_rows(ids, rows)
         rows = rows.to(device)
-        if not self._is_frozen and torch.is_grad_enabled() and ids.numel() != 0:
-            rows.requires_grad_()
-            # Not a method of this module, which may be copied before the backward pass.
-            rows.register_hook(functools.partial(_take, self._given, self._shown, ids))
-        return rows
+        if self._is_frozen or not torch.is_grad_enabled():
+            return rows
+        # Not a method of this module, which may be copied before the backward pass.
+        take = functools.partial(_take, self._given, self._shown, ids)
+        leaf = torch.empty(0, dtype=torch.float32, device=device, requires_grad=True)
+        trained: torch.Tensor = _Rows.apply(leaf, [rows], take)
+        return trained
 
     def prefetch(self, ids: torch.Tensor) -> None:
         """Prefetches the rows `ids` into the cache, for example those of the next batch."""
