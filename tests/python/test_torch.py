@@ -875,8 +875,9 @@ def test_what_cannot_be_loaded_leaves_the_job_as_it_is(job):
         kept = opt.state_dict()
         with pytest.raises(ps_shm.Error, match="by ps_shm.checkpoint"):
             opt.load_state_dict(kept)
-        with pytest.raises(TypeError, match="what state_dict"):
-            opt.load_state_dict(torch.optim.Adam(model.parameters()).state_dict() | {"state": {0: {}}})
+        for other in (torch.optim.Adam(model.parameters()).state_dict() | {"state": {0: {}}}, {}, model.state_dict()):
+            with pytest.raises(TypeError, match="what state_dict"):
+                opt.load_state_dict(other)
         opt.step()
         assert opt.global_step == 2
 

@@ -418,6 +418,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         return {key: float(live[key]) for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
 
     def _require_groups(self, state_dict: dict[str, Any]) -> None:
+        if "state" not in state_dict or "param_groups" not in state_dict:
+            raise TypeError("load_state_dict(): pass what state_dict() of a ps_shm.torch.Optimizer gave")
         kept, here = len(state_dict["param_groups"]), len(self.param_groups)
         if kept != here:
             raise ValueError(f"there are {here} groups of parameters, and the state has {kept}")
