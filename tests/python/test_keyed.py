@@ -6,6 +6,7 @@ import inspect
 import pickle
 import sys
 import types
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -146,6 +147,32 @@ def test_a_program_that_loads_its_rows_leaves_those_of_a_running_job_alone(job):
         trained = by_id(embedding.state_dict())
         assert sorted(trained) == [3, 1000]
         assert by_id(program(second).state_dict()) == trained
+
+
+def test_rows_that_find_no_room_are_said(job):
+    given = {"ids": torch.arange(1000), "weight": torch.ones(1000, 4)}
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        for evict in (None, "lru"):
+            attached = ps_shm.torch.Embedding(f"a{evict}", 100, 4, keyed=True, evict=evict, worker=worker)
+            with pytest.warns(UserWarning, match="9.. of the 1000 rows that were loaded found no room .* num_embeddings=100"):
+                attached.load_state_dict(given)
+            later = ps_shm.torch.Embedding(f"b{evict}", 100, 4, keyed=True, evict=evict)
+            later.load_state_dict(given)
+            with pytest.warns(UserWarning, match="9.. of the 1000 rows"):
+                later.attach(worker)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            attached.load_state_dict({"ids": torch.arange(50), "weight": torch.ones(50, 4)})
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_ids_that_are_no_integers_are_refused(job, keyed):
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        for cls in (ps_shm.torch.Embedding, ps_shm.torch.EmbeddingBag):
+            embedding = cls(cls.__name__, 100, 4, keyed=keyed, worker=worker)
+            for ids in (torch.tensor([[1.7]]), torch.tensor([[True]])):
+                with pytest.raises(TypeError, match="ids is of torch.(float32|bool), and torch.int64 is needed"):
+                    embedding(ids)
 
 
 # What dynamicemb's own storage is called with (recsys-examples, July 2026).

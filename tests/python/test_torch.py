@@ -1439,6 +1439,23 @@ def test_copies_of_models_work_or_say_why_not(job):
                 copied(opt)
 
 
+def test_a_copy_of_an_embedding_shares_its_table_and_no_more(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    embedding.scale = torch.nn.Parameter(torch.ones(1))
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, torch.nn.Linear(4, 1)), job, create=True, lr=1.0) as opt:
+        made, called = copy.deepcopy(embedding), []
+        made.register_forward_hook(lambda *_: called.append(made))
+        embedding(torch.tensor([3]))
+        assert not called and made.scale is not embedding.scale and torch.equal(made.scale, embedding.scale)
+        before, count = made.weight, len(opt.param_groups[0]["params"])
+        made(torch.tensor([3])).sum().backward()
+        assert called == [made] and len(opt.param_groups[0]["params"]) == count
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+        made.push()
+        assert torch.equal(embedding.weight[3], before[3] - 1)
+
+
 def test_an_elastic_says_what_to_copy_instead_of_it(job):
     with ps_shm.torch.Elastic(small_model(), job, create=True, alpha=0.5) as elastic:
         for copied in (copy.deepcopy, pickle.dumps):

@@ -1,7 +1,9 @@
 """An embedding whose table is a variable of the job, or a table by key."""
 
+import copy
 import functools
 import math
+import warnings
 from typing import Any, Callable, Literal, Optional
 
 import numpy
@@ -137,7 +139,7 @@ class Embedding(torch.nn.Module):
             )  # fmt: skip
             if table.statistics().made == 0:  # those of a running job have been trained since, and some evicted
                 if self._loaded is not None:
-                    table.assign(self._loaded_ids, self._loaded)
+                    self._set_rows(table, self._loaded_ids, self._loaded)
                 elif had_table:
                     raise self._lost()
             self._table, self._loaded = table, None
@@ -216,8 +218,8 @@ class Embedding(torch.nn.Module):
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
 
-        The result is on the device of `ids`. Where gradients are computed, its own is remembered for push(). Raises Error
-        if an id is out of range, which it cannot be with keyed=True.
+        The result is on the device of `ids`. Where gradients are computed, its own is remembered for push(). Raises TypeError
+        for ids that are no integers, and Error if an id is out of range, which it cannot be with keyed=True.
         """
         device, ids = ids.device, self._on_cpu(ids)
         rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32, device="cpu")
@@ -245,6 +247,8 @@ class Embedding(torch.nn.Module):
 
     # As the table takes them.
     def _on_cpu(self, ids: torch.Tensor) -> torch.Tensor:
+        if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+            raise TypeError(f"embedding '{self.name}': ids is of {ids.dtype}, and torch.int64 is needed")
         ids = ids.detach().cpu().contiguous()
         return ids.to(torch.int64) if self._keyed else ids
 
@@ -361,18 +365,29 @@ class Embedding(torch.nn.Module):
         try:
             others, _ = self._rows()
             self._table.evict(others[~torch.isin(others, ids)])
-            self._table.assign(ids, values)
+            self._set_rows(self._table, ids, values)
         except Error as error:
             if error.code is not ErrorCode.INVALID_STATE:
                 raise
             return False
         return True
 
+    def _set_rows(self, table: Table, ids: torch.Tensor, values: torch.Tensor) -> None:
+        table.assign(ids, values)
+        lost = len(ids) - int(table.contains(ids).sum())
+        if lost != 0:
+            warnings.warn(
+                f"embedding '{self.name}': {lost} of the {len(ids)} rows that were loaded found no room in the table, which has "
+                f"num_embeddings={self.num_embeddings}"
+            )
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "Embedding":
-        """Returns an embedding of the same table. Gradients that were not pushed stay with this one."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__, _given=[], _parameters={}, _buffers={}, _modules={})
-        memo[id(self)] = made
+        """Returns an embedding of the same table, of no Optimizer yet. Gradients that were not pushed stay with this one."""
+        made = memo[id(self)] = type(self).__new__(type(self))
+        own: dict[str, Any] = {"_given": [], "_shown": None}
+        shared = {"_variable", "_table", "_loaded", "_loaded_ids"}  # never changed in place
+        for name, value in self.__dict__.items():
+            made.__dict__[name] = own[name] if name in own else value if name in shared else copy.deepcopy(value, memo)
         return made
 
     def __getstate__(self) -> dict[str, Any]:
