@@ -41,6 +41,21 @@ Value<JobConfig> workers_or_bounds() {
   return value;
 }
 
+// N, or auto, which is kept as 0.
+Value<LaunchSettings> workers_or_auto() {
+  using L = LaunchSettings;
+  Value<L> value = config::whole(&L::workers_per_process, 1, kMaxWorkers);
+  value.form = "N|auto";
+  value.read = [](L& in, const std::string& text) {
+    in.workers_per_process = text == "auto" ? 0 : static_cast<std::uint32_t>(config::read_whole(text, 1, kMaxWorkers));
+  };
+  value.check = [](const L&) {};
+  value.write = [](const L& in) {
+    return in.workers_per_process == 0 ? "auto" : fmt::to_string(in.workers_per_process);
+  };
+  return value;
+}
+
 // A program that knows the data also accepts a schedule in epochs: `training` keeps its text until it can be resolved.
 template <class Struct>
 void take_epochs(Settings<Struct>& rows, TrainingSettings& (*training_of)(Struct&), JobConfig& (*job_of)(Struct&)) {
@@ -171,7 +186,7 @@ const Settings<PsSettings>& ps_options() {
     row_of(job, "workers").meaning +=
         "; LO..HI: launch_shm keeps their number within these bounds; with --device cuda or auto the default of "
         "launch_shm "
-        "is one for each GPU or MIG instance";
+        "is one for each GPU or MIG instance, times `workers-per-process`";
     row_of(job, "threads").meaning +=
         "; the default of launch_shm with --device cuda or auto is cores / workers, at most 8";
     using S = PublishSettings;
@@ -226,6 +241,9 @@ const Settings<WorkerSettings>& worker_options() {
         {"rank", config::whole_or_none(&W::rank, 0, kMaxWorkers - 1), kWorkers, kWorker,
          "rank of this worker; also read from LOCAL_RANK, RANK and the variables of MPI and SLURM",
          {.otherwise = "a free rank", .common = kWorker}},
+        {"workers-per-process", config::whole(&W::workers_per_process, 1, kMaxWorkers), kWorkers, kWorker,
+         "run this many workers in this process, which share a CUDA context and die together; `rank` is that of the "
+         "first"},
         {"threads", config::whole(&W::threads, 1, kMaxThreads), kWorkers, kWorker,
          "number of threads that transfer large pulls and pushes; at most --threads of the ps"},
         {"seed", config::whole_or_none(&W::seed, 0, config::kAny), Group::kData, kWorker, "seed of the data order",
@@ -251,7 +269,8 @@ const Settings<WorkerSettings>& worker_options() {
         {"wire", of_one(&W::wire, "float32|bf16", read_wire, write_wire), kWorkers, kWorker,
          "transfer dtype of gradients from a GPU to host memory"},
         {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
-         "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans"},
+         "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
+         "file for each worker: FILE.0, FILE.1"},
         {"record", config::text(&W::record, "DIR"), kRun, kWorker,
          "record the order of this worker's pulls and pushes in this folder; launch_shm --record does so for all "
          "workers"},
@@ -313,6 +332,9 @@ const Settings<LaunchSettings>& launch_options() {
          "run a recorded job again, in the recorded order; the parameters are the same, bit for bit"},
         {"replace", config::flag(&L::replace), kRun, kLaunch,
          "remove a dead job of this name even if it holds a result"},
+        {"workers-per-process", workers_or_auto(), kWorkers, kLaunch,
+         "run up to this many workers in each process, which share a CUDA context and die together; auto: the workers of "
+         "each GPU"},
         {"restart-workers", config::flag(&L::restart_workers), kWorkers, kLaunch,
          "start a replacement for each worker that dies"},
         {"bridge", config::text(&L::bridge, "HOST:PORT/BOXES"), kWorkers, kLaunch,

@@ -88,12 +88,21 @@ void look_for_rank(WorkerSettings& settings) {
     const std::string text(launcher_variable(variable));
     if (settings.rank || text.empty() || text == "-1") continue;  // PyTorch's -1: this process has no rank
     try {
-      settings.rank = static_cast<std::uint32_t>(config::read_whole(text, 0, kMaxWorkers - 1));
+      settings.rank = static_cast<std::uint32_t>(config::read_whole(text, 0, kMaxWorkers - 1)) *
+                      settings.workers_per_process;  // launchers number processes
       settings.rank_variable = variable;
     } catch (const Error& error) {
       throw Error(fmt::format("environment variable {}: {}", variable, error.what()));
     }
   }
+}
+
+// Throws Error if the process's workers would have ranks that no job has.
+void check_last_rank(const WorkerSettings& settings) {
+  const std::uint32_t first = settings.rank.value_or(0), last = first + settings.workers_per_process - 1;
+  if (last >= kMaxWorkers)
+    throw Error(fmt::format("`workers-per-process` {}: the workers would have the ranks {} to {}; ranks are 0 to {}",
+                            settings.workers_per_process, first, last, kMaxWorkers - 1));
 }
 
 // Throws Error for a setting of other update rules.
@@ -167,7 +176,8 @@ void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
       if (line.was_given(option)) throw Error(fmt::format("--{}: requires --evaluate", option));
     return;
   }
-  for (const char* option : {"standalone", "rank", "together", "delay", "device", "wire", "threads", "seed"})
+  for (const char* option :
+       {"standalone", "rank", "workers-per-process", "together", "delay", "device", "wire", "threads", "seed"})
     if (line.was_typed(option))
       throw Error(fmt::format("--{}: cannot be combined with --evaluate, which does not train", option));
   if (!settings.publication.empty()) check_publication_name(settings.publication);
@@ -186,6 +196,16 @@ void check_dtype(const TrainingSettings& training, const device::DeviceChoice& d
   if (device.must_be_gpu()) throw Error(what + ": only for workers on the CPU; choose --device cpu");
 }
 
+// The workers of a process have one command line, and they die and leave together.
+void check_workers_per_process(const LaunchSettings& settings) {
+  if (settings.workers_per_process == 1) return;
+  const auto refuse = [](const std::string& why) { throw Error("--workers-per-process: " + why); };
+  if (settings.ps.job.elastic_max != 0)
+    refuse("workers of one process cannot be added and removed one by one; choose --workers N");
+  if (!settings.delay_of_rank.empty() || !settings.device_of_rank.empty() || !settings.wire_of_rank.empty())
+    refuse("workers of one process have the same settings; leave it out, or RANK: in --delay, --device and --wire");
+}
+
 // For workers that run another program: options that only worker_shm uses are refused; in the environment they are
 // ignored.
 void complete_program(const CommandLine& line, LaunchSettings& settings) {
@@ -196,7 +216,7 @@ void complete_program(const CommandLine& line, LaunchSettings& settings) {
   };
   for (const config::Setting<TrainingSettings>& row : training_settings())
     if (std::string_view(row.name) != "steps") refuse(row.name);
-  for (const char* name : {"delay", "wire", "curve", "evaluate-every"}) refuse(name);
+  for (const char* name : {"delay", "wire", "curve", "evaluate-every", "workers-per-process"}) refuse(name);
   if (!settings.training.epoch_schedule.empty())
     throw Error("--lr-schedule: epochs of a program after -- are not known; give step:DECAY:STEPS");
   if (!line.was_given("device"))
@@ -210,6 +230,7 @@ void complete_program(const CommandLine& line, LaunchSettings& settings) {
   settings.delay_of_rank.clear();
   settings.wire = Wire::kFloat32;
   settings.wire_of_rank.clear();
+  settings.workers_per_process = 1;
   const std::string& program = settings.program.front();
   settings.training.model = program.substr(program.rfind('/') + 1);
   JobConfig& job = settings.ps.job;
@@ -292,6 +313,9 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     if (settings.standalone && settings.device.must_be_gpu())
       throw Error("--device: a worker on a GPU needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
+    if (settings.standalone && line.was_typed("workers-per-process"))
+      throw Error("--workers-per-process: a process without a ps trains alone; leave --standalone out");
+    if (settings.standalone) settings.workers_per_process = 1;
     if (!settings.standalone) check_job_settings(line);
     const bool restores = settings.training.on_nan == OnNan::kRestore;
     if (!settings.standalone && !restores && line.was_typed("checkpoint-dir"))
@@ -320,7 +344,9 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
       complete_sparse_job(line, settings.training, settings.alone);
       check_hyper_parameters(line, settings.alone.optimizer);
     }
-    if (!settings.standalone && !settings.evaluate) look_for_rank(settings);
+    if (settings.standalone || settings.evaluate) return;
+    look_for_rank(settings);
+    check_last_rank(settings);
   });
 }
 
@@ -354,6 +380,7 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   check_ranks("--delay", settings.delay_of_rank, settings.ps.job);
   check_ranks("--device", settings.device_of_rank, settings.ps.job);
   check_ranks("--wire", settings.wire_of_rank, settings.ps.job);
+  check_workers_per_process(settings);
   check_recording(settings);
 }
 

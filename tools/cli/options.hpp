@@ -118,7 +118,8 @@ struct WorkerSettings {
   CheckpointSettings checkpoint;  // for --standalone; with --on-nan restore the folder of the job's checkpoints
   JobConfig alone;                // `job` names the job; the rest is for --standalone, which has no ps
   std::optional<std::uint32_t> rank;
-  std::string rank_variable;  // of a launcher's environment, from which `rank` comes
+  std::uint32_t workers_per_process = 1;  // this process has that many, as threads, of consecutive ranks from `rank` on
+  std::string rank_variable;              // of a launcher's environment, from which `rank` comes
   std::optional<std::uint64_t> seed;
   std::uint32_t threads = 1;
   train::Delay delay;
@@ -157,6 +158,8 @@ struct LaunchSettings {
   std::vector<std::string> job_arguments;  // as given on the command line: a recording stores them for its replay
   std::vector<std::string> program;        // runs instead of worker_shm: a program and its arguments; empty: worker_shm
   std::string bridge;                      // empty: none; HOST:PORT[,...]/BOXES and options of ps_shm.bridge
+  std::uint32_t workers_per_process = 1;   // at most; 0: as many as share a GPU
+  std::uint32_t worker_processes = 0;      // completed() sets it to the number of processes of the initial workers
   bool restart_workers = false, replace = false;
   bool one_worker_per_gpu = false;  // --device cuda or auto, and no --workers
   bool default_threads = false;     // no --threads

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -25,6 +26,8 @@ std::string g_failure = "see standard error";  // of the last fail()
 }  // namespace
 
 void write_out(const std::string& text) noexcept {
+  static std::mutex mutex;  // a line of one thread stays together
+  const std::lock_guard lock(mutex);
   g_has_written = g_has_written || !text.empty();
   for (std::string_view rest = text; !rest.empty();) {
     const ssize_t count = write(STDOUT_FILENO, rest.data(), rest.size());

@@ -142,6 +142,11 @@ void catch_signals(SecondSignal second) {
 
 int stop_requests() noexcept { return g_requests; }
 int stop_signal() noexcept { return g_signal; }
+void request_stop() noexcept {
+  if (g_requests != 0) return;
+  g_signal = SIGTERM;
+  g_requests = 1;
+}
 
 bool end_with_launcher() {
   const char* parent = std::getenv(kParentVariable);

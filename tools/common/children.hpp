@@ -20,7 +20,8 @@ void catch_signals(SecondSignal second);
 
 int stop_requests() noexcept;  // number of signals received
 inline bool is_stop_requested() noexcept { return stop_requests() != 0; }
-int stop_signal() noexcept;  // number of the last one
+int stop_signal() noexcept;    // number of the last one
+void request_stop() noexcept;  // from within the process: counts as the first signal, unless there has been one
 
 // To be called first in the main of a program that launch_shm may start: it then gets SIGTERM when launch_shm dies.
 // Returns whether launch_shm has started it. Requires: catch_signals was called.

@@ -170,39 +170,51 @@ bool Launch::is_ps(const Child& child) const {
 }
 
 void Launch::start_workers() {
-  for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank)
-    if (!replayed_ || replayed_->lives_of(rank) != 0) start_worker(rank, true);
+  for (std::uint32_t process = 0; process < settings_.worker_processes; ++process)
+    if (!replayed_ || replayed_->lives_of(process) != 0) start_process(process, true);
 }
 
-void Launch::start_worker(std::uint32_t rank, bool together) {
-  const std::optional<WorkerInfo> before = holder_of(rank);
-  WorkerSettings worker = worker_settings(settings_, rank, together);
+// Processes have about the same number of workers. A process that an elastic job adds has one, as all of its processes.
+Launch::Ranks Launch::ranks_of(std::uint32_t process) const {
+  const std::uint32_t processes = settings_.worker_processes, share = settings_.ps.job.workers / processes,
+                      longer = settings_.ps.job.workers % processes;
+  return {process * share + std::min(process, longer), process < longer ? share + 1 : share};
+}
+
+std::string Launch::Ranks::title() const {
+  return count == 1 ? fmt::format("worker {}", first) : fmt::format("workers {}-{}", first, first + count - 1);
+}
+
+void Launch::start_process(std::uint32_t process, bool together) {
+  const Ranks ranks = ranks_of(process);
+  WorkerSettings worker = worker_settings(settings_, ranks.first, together);
+  worker.workers_per_process = ranks.count;
   if (replayed_) worker.replay_coordinator = replayed_->coordinator();
-  if (traces_) worker.trace = traces_->add(rank);
+  if (traces_) worker.trace = traces_->add(ranks.first, ranks.count);
   if (!gpus_ && worker.device.may_be_cuda()) gpus_ = visible_gpus();
-  std::vector<std::string> variables = show_one_gpu(gpus_.value_or(std::vector<std::string>()), rank, worker.device);
+  std::vector<std::string> variables = show_one_gpu(gpus_.value_or(std::vector<std::string>()), process, worker.device);
   std::vector<std::string> command = settings_.program;
   if (has_program()) {
-    const std::vector<std::string> place = program_variables(settings_, rank);
+    const std::vector<std::string> place = program_variables(settings_, ranks.first);
     variables.insert(variables.end(), place.begin(), place.end());
   } else {
     command = worker_arguments(worker);
     command.insert(command.begin(), "worker_shm");
   }
-  workers_.emplace_back(rank, before, command, variables, !has_program());
+  workers_.emplace_back(ranks, past_of(ranks), command, variables, !has_program());
   if (guard_) guard_->watch(workers_.back().child.pid());
 }
 
-Launch::Member::Member(std::uint32_t of, const std::optional<WorkerInfo>& before,
-                       const std::vector<std::string>& command, const std::vector<std::string>& variables, bool is_ours)
-    : rank(of),
-      steps_before(before ? before->steps : 0),
-      holders_before(before ? before->holders : 0),
-      child(fmt::format("worker {}", rank), command.front(), {command.begin() + 1, command.end()}, variables, is_ours) {
-}
+Launch::Member::Member(const Ranks& of, const Past& past, const std::vector<std::string>& command,
+                       const std::vector<std::string>& variables, bool is_ours)
+    : ranks(of),
+      before(past),
+      child(ranks.title(), command.front(), {command.begin() + 1, command.end()}, variables, is_ours) {}
 
+// The last process that has had this rank.
 const Launch::Member* Launch::last_of(std::uint32_t rank) const {
-  const auto found = std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.rank == rank; });
+  const auto found =
+      std::find_if(workers_.rbegin(), workers_.rend(), [&](const Member& m) { return m.ranks.has(rank); });
   return found == workers_.rend() ? nullptr : &*found;
 }
 
@@ -224,19 +236,19 @@ void Launch::keep_number() {
       return;  // it has seen the end of the job
     running += !member.child.has_ended() && !member.was_asked_to_leave;
   }
-  const std::uint32_t wanted = is_elastic() ? view_->info().live.workers : settings_.ps.job.workers;
-  const std::uint32_t ranks = is_elastic() ? settings_.ps.job.elastic_max : settings_.ps.job.workers;
+  const std::uint32_t wanted = is_elastic() ? view_->info().live.workers : settings_.worker_processes;
+  const std::uint32_t most = is_elastic() ? settings_.ps.job.elastic_max : settings_.worker_processes;
   is_pausing_ = running < wanted && now_seconds() < restart_at_;
-  for (std::uint32_t rank = 0; !is_pausing_ && running < wanted && rank < ranks; ++rank) {
-    const Member* last = last_of(rank);
+  for (std::uint32_t process = 0; !is_pausing_ && running < wanted && process < most; ++process) {
+    const Member* last = last_of(ranks_of(process).first);
     if (last != nullptr && !last->child.has_ended()) continue;
-    start_worker(rank, false);
-    progress_->print(fmt::format("launch_shm: started worker {}", rank));
+    start_process(process, false);
+    progress_->print(fmt::format("launch_shm: started {}", ranks_of(process).title()));
     ++running;
   }
   for (auto member = workers_.rbegin(); running > wanted && member != workers_.rend(); ++member) {
     if (member->child.has_ended() || member->was_asked_to_leave) continue;
-    ask_to_leave(*member, fmt::format("told worker {} to leave", member->rank));
+    ask_to_leave(*member, fmt::format("told {} to leave", member->ranks.title()));
     --running;
   }
 }
@@ -247,14 +259,13 @@ void Launch::ask_to_leave(Member& member, const std::string& why) {
   progress_->print("launch_shm: " + why);
 }
 
-// A worker that has not joined when the job ends would wait in vain.
+// A worker that has not joined when the job ends would wait in vain. Others of its process have seen the end by then.
 void Launch::call_off() {
   if (has_program() || !ps().has_ended() || ps().exit_code() != 0) return;
   for (Member& member : workers_) {
-    const std::optional<WorkerInfo> holder = holder_of(member.rank);
-    const bool has_joined = holder && holder->holders > member.holders_before;  // or a successor
-    if (!has_joined && !member.child.has_ended() && !member.was_asked_to_leave)
-      ask_to_leave(member, fmt::format("the job ended before worker {} joined", member.rank));
+    const std::uint64_t joined = past_of(member.ranks).holders - member.before.holders;  // or successors
+    if (joined < member.ranks.count && !member.child.has_ended() && !member.was_asked_to_leave)
+      ask_to_leave(member, fmt::format("the job ended before {} joined", member.ranks.title()));
   }
 }
 
@@ -262,9 +273,10 @@ void Launch::call_off() {
 void Launch::begin_next_lives() {
   if (!replayed_ || has_failed_ || stop_requests() != 0) return;
   for (std::uint32_t rank = 0; rank < settings_.ps.job.workers; ++rank) {
-    const auto begun = std::count_if(workers_.begin(), workers_.end(), [&](const Member& m) { return m.rank == rank; });
+    const auto begun =
+        std::count_if(workers_.begin(), workers_.end(), [&](const Member& m) { return m.ranks.has(rank); });
     if (begun == 0 || begun >= replayed_->lives_of(rank) || !last_of(rank)->child.has_ended()) continue;
-    start_worker(rank, false);
+    start_process(rank, false);
     progress_->print(fmt::format("launch_shm: started worker {} again, as in the recorded run", rank));
   }
 }
@@ -332,7 +344,9 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   } else if (!is_error && !of_ps) {
     report::Json json = report::Json::parse(line, nullptr, false);
     if (evaluator_ && &child == &*evaluator_) return take_evaluation(json);
-    if (json.is_object()) last_object_of_[&child] = std::move(json);
+    if (!json.is_object()) return;
+    if (const auto rank = json.find("rank"); rank != json.end() && rank->is_number_unsigned())
+      last_objects_of_[&child][rank->get<std::uint32_t>()] = json;
   } else if (is_error && line.starts_with(of_ps ? "ps_shm: " : "worker_shm: ")) {
     error_of_[&child] = line;
   } else if (is_error || settings_.verbose) {
@@ -340,11 +354,15 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   }
 }
 
-// The current or last owner of the rank; none if nobody has joined with it yet.
-std::optional<WorkerInfo> Launch::holder_of(std::uint32_t rank) const {
-  for (const WorkerInfo& worker : view_->workers())
-    if (worker.rank == rank) return worker;
-  return std::nullopt;
+Launch::Past Launch::past_of(const Ranks& ranks) const {
+  Past past;
+  for (const WorkerInfo& worker : view_->workers()) {
+    if (!ranks.has(worker.rank)) continue;
+    past.steps += worker.steps;
+    past.holders += worker.holders;
+    ++past.held;
+  }
+  return past;
 }
 
 // Describes a child that has failed, the reason, and the consequence for the job.
@@ -352,7 +370,8 @@ std::string Launch::describe_end(const Child& child, const char* what_now) {
   const auto error = error_of_.find(&child);
   const std::string why =
       error != error_of_.end() ? ": " + without_title(child, error->second.substr(error->second.find(':') + 2)) : "";
-  return fmt::format("launch_shm: {} {}{}{}", child.title(), child.outcome(), why, what_now);
+  const char* const whose = child.title().starts_with("workers ") ? "the process of " : "";
+  return fmt::format("launch_shm: {}{} {}{}{}", whose, child.title(), child.outcome(), why, what_now);
 }
 
 // Whether to replace the child: immediately if it was killed during its work, otherwise after a pause. A child that
@@ -370,10 +389,11 @@ bool Launch::may_follow(const Child& child, bool has_worked) {
 }
 
 void Launch::note_worker_end(Member& member) {
-  const std::optional<WorkerInfo> holder = holder_of(member.rank);
+  const Past past = past_of(member.ranks);
+  const bool have_joined = past.held == member.ranks.count;
   if (replaces_workers()) {
     if (member.was_asked_to_leave) return;
-    if (may_follow(member.child, holder && holder->steps > member.steps_before)) {
+    if (may_follow(member.child, past.steps > member.before.steps)) {
       progress_->print_error(describe_end(member.child, "; it is being replaced"));
       return;
     }
@@ -384,9 +404,9 @@ void Launch::note_worker_end(Member& member) {
   has_failed_ = true;
   progress_->print_error(describe_end(member.child, !is_any_worker_running() ? ""
                                                     : replayed_              ? "; the replay ends"
-                                                    : holder                 ? "; the others continue"
+                                                    : have_joined            ? "; the others continue"
                                                                              : "; the job can't start without it"));
-  if (!holder || replayed_) ask_all_to_end();
+  if (!have_joined || replayed_) ask_all_to_end();
 }
 
 void Launch::note_ends() {

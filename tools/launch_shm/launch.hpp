@@ -46,13 +46,26 @@ class Launch {
   const std::optional<report::RunReport>& report() const { return report_; }
 
  private:
-  // A worker of the job, alive or ended.
+  // The workers of one process: one, or several of consecutive ranks.
+  struct Ranks {
+    std::uint32_t first, count;
+    bool has(std::uint32_t rank) const { return rank >= first && rank - first < count; }
+    std::string title() const;  // "worker 3", "workers 4-7"
+  };
+
+  // What has become of some ranks so far.
+  struct Past {
+    std::uint64_t steps = 0, holders = 0;
+    std::uint32_t held = 0;  // ranks with which somebody has joined
+  };
+
+  // A process of workers of the job, alive or ended.
   struct Member {
-    Member(std::uint32_t rank, const std::optional<WorkerInfo>& before, const std::vector<std::string>& command,
+    Member(const Ranks& ranks, const Past& before, const std::vector<std::string>& command,
            const std::vector<std::string>& variables, bool is_ours);
 
-    std::uint32_t rank;
-    std::uint64_t steps_before, holders_before;  // of the rank
+    Ranks ranks;
+    Past before;
     bool was_asked_to_leave = false;
     Child child;
   };
@@ -60,7 +73,8 @@ class Launch {
   int run_job();
   int start_ps();
   void start_workers();
-  void start_worker(std::uint32_t rank, bool together);
+  void start_process(std::uint32_t process, bool together);
+  Ranks ranks_of(std::uint32_t process) const;
   void keep_ps();
   void keep_number();
   void ask_to_leave(Member& member, const std::string& why);
@@ -70,7 +84,7 @@ class Launch {
   bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
   bool replaces_workers() const { return is_elastic() || settings_.restart_workers; }
   const Member* last_of(std::uint32_t rank) const;
-  std::optional<WorkerInfo> holder_of(std::uint32_t rank) const;
+  Past past_of(const Ranks& ranks) const;
   bool may_follow(const Child& child, bool has_worked);
   void note_worker_end(Member& member);
   std::string describe_end(const Child& child, const char* what_now);
@@ -128,10 +142,11 @@ class Launch {
   bool bridge_has_joined_ = false;               // the last one has found the job
   int bridge_failures_ = 0;                      // since it was last in a group
   double bridge_at_ = 0.0;
-  std::deque<Child> servers_;                            // the last one is the ps; destroyed before the workers
-  std::map<const Child*, std::string> error_of_;         // the last error message of a program
-  std::map<const Child*, report::Json> last_object_of_;  // the JSON object that a worker printed at its end
-  std::set<const Child*> noted_;                         // children whose end has been handled
+  std::deque<Child> servers_;                     // the last one is the ps; destroyed before the workers
+  std::map<const Child*, std::string> error_of_;  // the last error message of a program
+  // The JSON object that a worker printed at its end, by rank.
+  std::map<const Child*, std::map<std::uint32_t, report::Json>> last_objects_of_;
+  std::set<const Child*> noted_;  // children whose end has been handled
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // deadline for a clean end
   bool has_failed_ = false;

@@ -141,9 +141,11 @@ void Launch::collect() {
   for (report::WorkerReport& worker : run.per_worker) {
     run.seconds = std::max(run.seconds, worker.seconds);  // unless all report when they began
     const Member* member = last_of(worker.rank);
-    const auto said = member != nullptr ? last_object_of_.find(&member->child) : last_object_of_.end();
-    if (said != last_object_of_.end()) report::read_times(said->second, worker);
-    const auto of_rank = [&](const Member& one) { return one.rank == worker.rank; };
+    const auto of_child = member != nullptr ? last_objects_of_.find(&member->child) : last_objects_of_.end();
+    if (of_child != last_objects_of_.end())
+      if (const auto said = of_child->second.find(worker.rank); said != of_child->second.end())
+        report::read_times(said->second, worker);
+    const auto of_rank = [&](const Member& one) { return one.ranks.has(worker.rank); };
     const auto began = began_of_.find(worker.rank);
     if (began != began_of_.end() && std::count_if(workers_.begin(), workers_.end(), of_rank) > 1)
       worker.extend_to(began->second);
@@ -159,11 +161,12 @@ void Launch::collect() {
     run.data = settings_.training.data;
     run.epochs = workload_->epochs(run.steps - run.first_step);
     if (!is_keyed) run.test = workload_->evaluate(spans_of(values_of(&JobView::values)));
-    for (const auto& [child, said] : last_object_of_)
-      if (const std::optional<report::KeyedResult> keyed = report::read_keyed(said)) {
-        run.test = keyed->test;
-        run.table = keyed->table;
-      }
+    for (const auto& [child, objects] : last_objects_of_)
+      for (const auto& [rank, said] : objects)
+        if (const std::optional<report::KeyedResult> keyed = report::read_keyed(said)) {
+          run.test = keyed->test;
+          run.table = keyed->table;
+        }
     run.is_test_of_training = workload_->is_judged_by_training_data();
     if (curve_) {
       run.curve = curve_->evaluate(*workload_, run.began_unix);

@@ -38,11 +38,29 @@ void choose_devices(LaunchSettings& settings) {
   for (auto& [rank, choice] : settings.device_of_rank) settle(choice, rank);
 }
 
-// One worker for each GPU or MIG instance that there is.
+// One process of workers for each GPU or MIG instance that there is.
 void choose_workers(LaunchSettings& settings) {
   if (!settings.one_worker_per_gpu) return;
-  const std::size_t gpus = std::min<std::size_t>(visible_gpus().size(), kMaxWorkers);
-  if (gpus != 0) settings.ps.job.workers = static_cast<std::uint32_t>(gpus);
+  const std::size_t per_gpu = std::max(settings.workers_per_process, 1U),
+                    workers = std::min<std::size_t>(visible_gpus().size() * per_gpu, kMaxWorkers);
+  if (workers != 0) settings.ps.job.workers = static_cast<std::uint32_t>(workers);
+}
+
+// The number of GPUs or MIG instances on which the workers compute; 0: they compute on the CPU.
+std::size_t used_gpus(const device::DeviceChoice& choice) {
+  if (choice.kind == device::DeviceChoice::Kind::kCpu) return 0;
+  if (choice.index) return 1;
+  const std::size_t visible = choice.may_be_cuda() ? visible_gpus().size() : 0;
+  return visible != 0 ? visible : device::probe_gpus(device::cuda_calls()).gpus.size();
+}
+
+// Requires: the devices are chosen.
+void choose_processes(LaunchSettings& settings) {
+  const std::uint32_t workers = settings.ps.job.workers, most = settings.workers_per_process;
+  settings.worker_processes = most != 0 ? (workers + most - 1) / most : workers;
+  if (most != 0) return;
+  const std::size_t gpus = used_gpus(settings.device);
+  if (gpus != 0) settings.worker_processes = static_cast<std::uint32_t>(std::min<std::size_t>(gpus, workers));
 }
 
 // A push is applied by the worker's threads, and a link brings several times what one thread applies. A worker runs on
@@ -70,6 +88,7 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
     choose_devices(settings);
     choose_threads(settings);
   }
+  choose_processes(settings);
   return settings;
 }
 

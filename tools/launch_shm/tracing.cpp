@@ -14,8 +14,11 @@ Traces::Traces(std::string path) : path_(std::move(path)) {
   if (!std::ofstream(path_).flush()) throw Error(fmt::format("--trace {}: it cannot be written", path_));
 }
 
-std::string Traces::add(std::uint32_t rank) {
-  return parts_.emplace_back(fmt::format("{}.{}.{}", path_, rank, parts_.size()));
+std::string Traces::add(std::uint32_t first_rank, std::uint32_t workers) {
+  std::string path = fmt::format("{}.{}.{}", path_, first_rank, parts_.size());
+  if (workers == 1) return parts_.emplace_back(std::move(path));
+  for (std::uint32_t number = 0; number < workers; ++number) parts_.push_back(fmt::format("{}.{}", path, number));
+  return path;
 }
 
 // Each line is a complete event, except for a killed worker's last one.

@@ -11,8 +11,8 @@ class Traces {
  public:
   explicit Traces(std::string path);  // throws Error if it cannot be written
 
-  // The file for one more worker.
-  std::string add(std::uint32_t rank);
+  // The file for one more process of so many workers, which adds .0, .1 and so on if they are several.
+  std::string add(std::uint32_t first_rank, std::uint32_t workers);
   // Merges the files and removes them. Requires: their workers have ended. Throws Error.
   void merge() const;
 

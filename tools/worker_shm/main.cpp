@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "train/loop/trainer.hpp"
 #include "worker_shm/evaluation.hpp"
 #include "worker_shm/local_checkpoints.hpp"
+#include "worker_shm/several_workers.hpp"
 #include "worker_shm/sparse_runs.hpp"
 #include "worker_shm/training_summaries.hpp"
 #include "worker_shm/worker_run.hpp"
@@ -137,31 +139,40 @@ int train(const WorkerSettings& settings) {
   return settings.standalone ? train_alone(settings) : train_in_job(settings);
 }
 
+// Returns the exit code of `body`, also if it throws.
+int guarded(const WorkerSettings& settings, const tools::OnFailure& fail, const std::function<int()>& body) try {
+  return body();
+} catch (const JobFinished& finished) {
+  tell(finished.what());
+  if (settings.json)
+    write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
+  return 0;
+} catch (const Interrupted&) {  // while reading data or waiting for others
+  if (settings.quiet) return tools::kInterrupted;
+  return fail(tools::kInterrupted,
+              settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
+} catch (const std::exception& error) {
+  return fail(tools::kFailed, error.what());
+}
+
 int run(int argc, char** argv) {
   tools::catch_signals(tools::SecondSignal::kEndsProcess);
   const bool is_launched = tools::end_with_launcher();
   WorkerSettings settings;
   if (const std::optional<int> code = tools::parse(argc, argv, settings)) return *code;
-  try {
+  const auto fail = [](int code, const std::string& message) { return tools::fail("worker_shm", code, message); };
+  return guarded(settings, fail, [&] {
     // The launcher has checked it; a replacement in a run under way goes on without summaries.
     if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
-    const int code = train(settings);
+    const int code = settings.workers_per_process == 1
+                         ? train(settings)
+                         : tools::run_several(settings, [](const auto& one, const auto& fail_one) {
+                             return guarded(one, fail_one, [&] { return train(one); });
+                           });
     tools::say_places(settings);
     return code;
-  } catch (const JobFinished& finished) {
-    tell(finished.what());
-    if (settings.json)
-      write_out(report::Json({{"job", settings.alone.job}, {"finished", finished.what()}}).dump() + "\n");
-    return 0;
-  } catch (const Interrupted&) {  // while reading data or waiting for others
-    if (!settings.quiet)
-      tools::fail("worker_shm", tools::kInterrupted,
-                  settings.evaluate ? "interrupted before the first evaluation" : "interrupted before its first step");
-    return tools::kInterrupted;
-  } catch (const std::exception& error) {
-    return tools::fail("worker_shm", tools::kFailed, error.what());
-  }
+  });
 }
 
 }  // namespace

@@ -42,7 +42,10 @@ int interrupted(const WorkerSettings& settings, const std::string& who, const tr
 void say_places(const WorkerSettings& settings) {
   if (settings.json) return;
   if (!settings.summary.dir.empty()) say(settings, summaries_line(settings.summary.dir));
-  if (!settings.trace.empty()) say(settings, train::trace_line(settings.trace));
+  if (settings.trace.empty()) return;
+  const std::uint32_t workers = settings.workers_per_process;
+  say(settings,
+      train::trace_line(workers == 1 ? settings.trace : fmt::format("{0}.0 to {0}.{1}", settings.trace, workers - 1)));
 }
 
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
@@ -52,7 +55,8 @@ std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
 namespace {
 
 // An error about a rank names the variable from which it comes, because the user may not know of it.
-Worker join_as(const WorkerOptions& options, const std::string& rank_variable) {
+Worker join_as(const WorkerOptions& options, const WorkerSettings& settings) {
+  const std::string& rank_variable = settings.rank_variable;
   try {
     return Worker(options);
   } catch (const Error& error) {
@@ -62,7 +66,8 @@ Worker join_as(const WorkerOptions& options, const std::string& rank_variable) {
     what.insert(is, ", which");
     if (error.code() == ErrorCode::kRankTaken)
       what = fmt::format("{}; choose another `rank`, or unset {}", what.substr(0, what.find(';')), rank_variable);
-    throw Error(fmt::format("{}={} asks for {}", rank_variable, *options.rank, what), error.code());
+    throw Error(fmt::format("{}={} asks for {}", rank_variable, *options.rank / settings.workers_per_process, what),
+                error.code());
   }
 }
 
@@ -83,7 +88,7 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
     options.on_part = [trace](const char* part, std::uint64_t begin_ns, std::uint64_t end_ns) {
       trace->add(part, begin_ns, end_ns);
     };
-  Worker worker = join_as(options, settings.rank_variable);
+  Worker worker = join_as(options, settings);
   if (trace != nullptr) trace->begin_worker(worker.rank());
   return worker;
 }
@@ -92,8 +97,9 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
                                             std::uint32_t rank) {
   if (settings.training.dtype != DType::kFloat32) return std::nullopt;  // also with auto: a GPU has float32
   std::string log;
-  auto place = train::choose_gpu_place(settings.device, settings.wire, rank, log);
-  if (place) place->stream_waits = !settings.training.no_stream_waits;
+  auto place = train::choose_gpu_place(settings.device, settings.wire, rank / settings.workers_per_process, log);
+  // What waits for the device in one thread would wait for the gate of another.
+  if (place) place->stream_waits = !settings.training.no_stream_waits && settings.workers_per_process == 1;
   if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
   return place;
 }

@@ -31,8 +31,8 @@ void print_report(const WorkerSettings& settings, const report::RunReport& run);
 // Reports what an interrupted worker has reached. Returns its exit code.
 int interrupted(const WorkerSettings& settings, const std::string& who, const train::TrainTotals& totals);
 
-// The GPU of the worker of this rank, near which the process runs from here on; none: it computes on the CPU. Throws
-// Error if there is none and one is required.
+// The GPU of the worker of this rank, near which its thread runs from here on; none: it computes on the CPU. Workers of
+// one process have the same GPU. Throws Error if there is none and one is required.
 std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who, std::uint32_t rank);
 
 // What has been done on the GPU; nothing without one.
