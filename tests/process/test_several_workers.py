@@ -258,7 +258,20 @@ class OnSimulatedGpu(Results):
         return super().launch(*arguments, "--device", "simulated", **options)
 
     def test_sync_mode_gives_the_same_bits_as_a_process_for_each_worker(self):
-        self.assert_equals_one_each("--mode", "sync", "--steps", 20, "--no-stream-waits", per_process=(2, "auto"))
+        self.assert_equals_one_each("--mode", "sync", "--steps", 20, per_process=(2, "auto"))
+
+    def test_a_gpus_workers_are_one_process_which_dies_as_one(self):
+        gate = self.close_gate(6 * support.FREE_STEPS)
+        launch = self.start("launch_shm", "--job", self.job, "--device", "simulated", "--workers", 3,
+                            "--workers-per-process", "auto", "--mode", "sync", "--steps", support.GATED_STEPS["sync"],
+                            *support.GATED_DELAY, "--restart-workers", "--json", env=gate.env)
+        [before] = {w["pid"] for w in support.wait_training(self.job, 3)}
+        os.kill(before, signal.SIGKILL)
+        support.wait_until(lambda: len(self.pids()) == 3 and len(set(self.pids().values()) - {before}) == 1, "they are back")
+        gate.open()
+        code, out, err = support.finish(launch)
+        self.assertEqual(code, 0, err)
+        self.assertEqual(["gpu" in worker for worker in json.loads(out)["per_worker"]], [True] * 3)
 
     def test_no_update_is_lost(self):
         found = self.launch("--model", "count", "--size", 1000, "--steps", 50, "--workers", 3, "--workers-per-process", "auto")
