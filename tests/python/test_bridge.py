@@ -1,4 +1,5 @@
 """Bridges between boxes: jobs beside each other on this machine, each with a bridge, over loopback."""
+import dataclasses
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ from boxes import TOOLS, Boxes, BoxesHere, free_port, together
 from conftest import PATIENCE, wait_until
 
 import ps_shm
-from ps_shm.bridge import _group
+from ps_shm.bridge import _group, _options
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
@@ -100,6 +101,18 @@ def test_a_box_that_the_others_do_not_reach_is_left_out(job, tmp_path):
         boxes[2].start_bridge()
         boxes.after_rounds(2)
         boxes.check(boxes.end())
+
+
+def test_the_leader_tries_each_other_box_although_one_was_left_out_before():
+    options = _options.parse(["--job", "none", "--box", "0", "--boxes", "3", "--meet", "none"])
+    group = _group.Group(dataclasses.replace(options, keeps_store=False))
+    group._left_out[1] = (0.0, 60.0)  # it is over
+    here = {box: (0, False, box) for box in range(3)}
+    suspects = []
+    for _ in range(3):
+        suspects.append(group._next_suspect(here))
+        group.has_failed()
+    assert suspects == [None, 1, 2]
 
 
 def test_a_stopped_bridge_holds_up_one_round(job, tmp_path):

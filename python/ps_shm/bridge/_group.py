@@ -189,12 +189,11 @@ class Group:
 
     def _next_suspect(self, here: dict[int, tuple[int, bool, int]]) -> Optional[int]:
         """A box that is there and that the others may not reach: groups of the same bridges have failed one after the other."""
-        others = [box for box in here if box != self.options.box]
-        known = [box for box in others if box in self._left_out]
-        if self._failed < (1 if known else MAX_FAILED):
+        others = sorted((box for box in here if box != self.options.box), key=lambda box: box not in self._left_out)
+        least = 1 if any(box in self._left_out for box in others) else MAX_FAILED
+        if self._failed < least or not others:
             return None
-        candidates = known or others
-        suspect = candidates[self._failed % len(candidates)]
+        suspect = others[(self._failed - least) % len(others)]  # first those that were left out before
         return suspect if self._are_enough({box: said for box, said in here.items() if box != suspect}) else None
 
     def has_failed(self) -> None:
