@@ -252,8 +252,8 @@ MUTANTS = {
         "tests": ["process_survival DeadServers.test_launch_restarts_dead_workers_when_asked_to"],
         "file": "tools/launch_shm/launch.cpp",
         "changes": [
-            ("    if (may_follow(member.child, holder && holder->steps > member.steps_before)) {",
-             "    if (may_follow(member.child, holder && holder->steps > member.steps_before) && member.rank == ~0U) {"),
+            ("    if (may_follow(member.child, past.steps > member.before.steps)) {",
+             "    if (may_follow(member.child, past.steps > member.before.steps) && member.ranks.count == 0) {"),
         ],
     },
     "launch_without_pauses": {
