@@ -6,7 +6,6 @@ import signal
 import numpy
 import pytest
 from boxes import Boxes
-from conftest import wait_until
 
 import ps_shm
 

@@ -6,7 +6,7 @@ import subprocess
 
 import numpy
 import pytest
-from boxes import TOOLS, Boxes, BoxesHere, together
+from boxes import TOOLS, Boxes, BoxesHere, ThreadGroup, together
 from conftest import wait_until
 
 import ps_shm

@@ -1,6 +1,6 @@
 """Elastic averaging SGD (Zhang, Choromanska, LeCun, 2015)."""
 
-from typing import Literal, Optional, Union
+from typing import Literal, Union
 
 import torch
 
