@@ -60,7 +60,7 @@ Seen push_until(const std::atomic<bool>& is_over, Worker& worker, const Options&
   Seen seen;
   std::uint64_t pushes = 0;
   const auto began = std::chrono::steady_clock::now();
-  for (; !is_over; ++pushes) {
+  for (; pushes == 0 || !is_over; ++pushes) {  // one also where it has begun late
     const std::uint64_t step = worker.global_step();
     worker.pull_if_changed(variables[0], values, versions[0]);
     const std::vector<std::uint64_t> pulled = versions[0].of_chunks;
