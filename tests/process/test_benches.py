@@ -434,6 +434,10 @@ class Ages(unittest.TestCase):
         self.assertEqual((step, youngest, oldest), (0, 0, 0))
         self.assertGreater(pushes, 0)
 
+    def test_a_worker_that_begins_when_the_time_is_over_pushes_once(self):
+        [[_, _, _, pushes]] = self.ages("--workers", 1, "--chunks", 3, "--seconds", "1e-9")
+        self.assertGreater(pushes, 0)
+
     def test_the_youngest_chunk_is_no_older_than_the_oldest_one(self):
         for step, youngest, oldest, pushes in self.ages("--workers", 3, "--chunks", 3):
             self.assertLessEqual(youngest, oldest)
