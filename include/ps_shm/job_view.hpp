@@ -99,9 +99,11 @@ struct TableInfo {
 struct TableRows {
   std::uint64_t looked_at = 0;   // rows, of those that have been in use
   std::uint64_t with_keys = 0;   // rows
+  std::uint64_t sealed = 0;      // of these: rows that are to be evicted, if no push comes first
   std::uint64_t free = 0;        // rows that may get a key
-  std::uint64_t unfinished = 0;  // rows that are being made or evicted; without living workers: that are left so, which
-                                 // the next worker that makes rows puts right
+  std::uint64_t being_made = 0;  // rows that are getting a key
+  std::uint64_t dead = 0;        // rows that were evicted and are not free yet. Without living workers, these and those
+                                 // of `being_made` are left so; the next worker that makes rows puts that right
   std::uint64_t pinned = 0;      // rows that living workers are pushing, of the whole table
   double mean_chain = 0;         // rows behind a bucket of the index, on average
   std::uint64_t p99_chain = 0, longest_chain = 0;  // 99th percentile; the most

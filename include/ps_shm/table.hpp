@@ -62,17 +62,18 @@ class Table {
                      bool create = false);
 
   // Applies the gradient that begins at gradients[i * row_size()] to the row of keys[i], by the table's rule, and makes
-  // rows as the TableSpec says. Gradients of repeated keys are summed first. Exactly once to each admitted key's row,
-  // also if it is evicted at the same moment: then before that, or to a new row. clip_norm limits the norm of all
-  // gradients of the call. A worker that is killed in it may have updated some rows, and some elements of a row.
+  // rows as the TableSpec says. Gradients of repeated keys are summed first. Each admitted key's row gets its
+  // gradient exactly once. If the row is evicted at the same moment, the gradient is applied before the eviction, or to
+  // a new row. clip_norm limits the norm of all gradients of the call. A worker that is killed in it may have updated
+  // some rows, and some elements of a row.
   //
-  // Throws: Error as pull(); nothing is applied then but in case of kDamaged.
+  // Throws: Error as pull(). Nothing has been applied then, except with kDamaged.
   // Progress: lock-free.
   PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
 
   // Sets the row of keys[i] to the values that begin at values[i * row_size()]. The optimizer's state becomes what begins
-  // at state[i * state_size()], as dump() gives it; without `state` it starts anew. Makes rows without regard to
-  // admit_after. Of values for repeated keys the last ones stay.
+  // at state[i * state_size()], as dump() gives it; without `state` it is reset. Makes rows without regard to
+  // admit_after. If a key repeats, its last values stay.
   //
   // Throws and Progress: as push().
   PushedKeys assign(std::span<const std::uint64_t> keys, std::span<const float> values,

@@ -19,7 +19,7 @@ enum class WhenFull : std::uint32_t {
   kRefuse = 2,  // nothing: the push is counted as refused
 };
 
-// Which rows are evicted first. It is found out from samples of 256 rows, and to a quarter of a second.
+// Which rows are evicted first. They are chosen from samples of 256 rows; times are known to a quarter of a second.
 enum class EvictBy : std::uint32_t {
   kLeastRecentlyUsed = 1,    // those that were not pushed for the longest time
   kLeastFrequentlyUsed = 2,  // those that were pushed least often; uses that are long ago count less
@@ -41,8 +41,8 @@ struct TableSpec {
   EvictBy evict_by = EvictBy::kLeastRecentlyUsed;  // which rows go first
   double ttl_seconds = 0;  // rows that were not used for so long are evicted (by kAge: that are older); 0: none; at
                            // most 30 days
-  // A key gets a row with its push of that number, at most 255; pushes before are dropped. The counts are approximate:
-  // two keys may share one, and each is halved about once while max_rows rows are made.
+  // The number of the push with which a key gets its row, at most 255; earlier pushes are dropped. The counts are
+  // approximate: two keys may share one, and each is halved about once while max_rows rows are made.
   std::uint32_t admit_after = 1;
   bool touch_on_pull = false;  // whether a pull counts as a use
   // A key without a row has these values: uniform in [-initial_range, initial_range), a function of (seed, key, element)

@@ -20,6 +20,7 @@ struct TableStatistics {
   std::uint64_t refused = 0;     // pushes of keys for which there was no room
   std::uint64_t hits = 0;        // pulled keys with a row
   std::uint64_t misses = 0;      // pulled keys without one
+  std::uint64_t restarts = 0;    // searches that restarted, as other workers changed the list of rows where they were
   std::uint64_t bytes = 0;       // of memory that it takes
 };
 

@@ -139,7 +139,9 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
     found.looked_at += census.looked_at;
     found.with_keys += census.linked;
     found.free += census.free;
-    found.unfinished += census.claimed + census.unlinked + census.dead;
+    found.sealed += census.sealed;
+    found.being_made += census.claimed + census.unlinked;
+    found.dead += census.dead;
     found.skipped += census.passed;
     chains.resize(std::max(chains.size(), census.chains.size()));
     for (std::size_t length = 0; length < census.chains.size(); ++length) chains[length] += census.chains[length];
@@ -194,8 +196,8 @@ std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& ta
           KeyedRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
           form.read_values(reinterpret_cast<const float*>(&there + 1), row.values.data(), value_of);
           const std::uint32_t mark = there.mark.load_relaxed();  // relaxed: table.R3 tells whose row it was
-          shm::fence_acquire();                             // (table.R3)
-          if (there.word.load_relaxed() != word) continue;  // (table.R3)
+          shm::fence_acquire();                                  // (table.R3)
+          if (there.word.load_relaxed() != word) continue;       // (table.R3)
           rows.push_back(std::move(row));
           if (marks != nullptr) marks->push_back(mark);
           break;

@@ -30,6 +30,8 @@ inline constexpr TableFigure kTableFigures[] = {
     {"refused", &TableStatistics::refused, "ps_shm_table_refused_total", "Pushes of keys for which there was no room."},
     {"hits", &TableStatistics::hits, "ps_shm_table_hits_total", "Pulled keys with a row."},
     {"misses", &TableStatistics::misses, "ps_shm_table_misses_total", "Pulled keys without a row."},
+    {"restarts", &TableStatistics::restarts, "ps_shm_table_restarts_total",
+     "Searches that began anew because other workers changed the list."},
 };
 
 }  // namespace ps_shm::report

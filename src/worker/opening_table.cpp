@@ -48,8 +48,10 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
     refuse(spec, "lr-staleness needs the staleness of every row, which is not measured; start the job without it");
   if (spec.row_size == 0 || spec.row_size > shm::kMaxTableRowSize)
     refuse(spec, fmt::format("a row has 1 to {} elements, not {}", shm::kMaxTableRowSize, spec.row_size));
-  if (spec.max_rows < kMinRows || spec.max_rows > shm::kMaxTableRows)
-    refuse(spec, fmt::format("max_rows must be from {} to {}, not {}", kMinRows, shm::kMaxTableRows, spec.max_rows));
+  const std::uint64_t parts = shm::parts_of_tables(config), least = kMinRows * parts, most = shm::kMaxTableRows * parts;
+  if (spec.max_rows < least || spec.max_rows > most)
+    refuse(spec, fmt::format("max_rows must be from {} to {}{}, not {}", least, most,
+                             parts == 1 ? "" : fmt::format(" for {} parts", parts), spec.max_rows));
   constexpr double kMaxTtl = 30.0 * 24 * 3600;
   if (!(spec.ttl_seconds >= 0) || spec.ttl_seconds > kMaxTtl)
     refuse(spec, fmt::format("ttl_seconds must be from 0 to {} (30 days), not {}", kMaxTtl, spec.ttl_seconds));

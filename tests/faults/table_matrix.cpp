@@ -255,7 +255,8 @@ class Tables {
             for (const std::uint64_t number : numbers) ++pushed.acknowledged[number];
           return;
         }
-        table.pull(keys, rows);
+        const bool makes_rows = which == &Life::few && random() % 4 == 0;
+        table.pull(keys, rows, {}, makes_rows);
         for (std::size_t i = 0; i < numbers.size(); ++i) {
           const std::uint64_t most = begun(which, numbers[i]);
           for (std::uint64_t e = 0; e < kWidth; ++e) {

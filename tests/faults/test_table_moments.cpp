@@ -328,6 +328,7 @@ TEST_CASE(
     for (const auto& then : meanwhile) {
       CAPTURE(&action - actions);
       CAPTURE(&then - meanwhile);
+      const TableStatistics before = job.table.statistics();
       std::uint64_t access = 1;
       for (bool goes_on = true; goes_on && access < 4000; access += &action == &actions[3] ? 31 : 1) {
         CAPTURE(access);
@@ -341,7 +342,13 @@ TEST_CASE(
         pushed.check(job.table, pushed.has_all() && job.table.statistics().evicted == evicted);
       }
       CHECK(access > 10);
+      const TableStatistics now = job.table.statistics();
+      const std::uint64_t spared = now.spared - before.spared, rescued = now.rescued - before.rescued;
+      if (&action == &actions[0] && &then == &meanwhile[1]) CHECK(spared > 0);  // what is being pushed is to be evicted
+      if (&action == &actions[2] && &then == &meanwhile[3]) CHECK(rescued > 0);  // what is being evicted is pushed
+      if (&action == &actions[0] && &then == &meanwhile[3]) CHECK(spared + rescued == 0);  // nothing is evicted
     }
+  CHECK(job.table.statistics().restarts > 0);
 }
 
 TEST_CASE(

@@ -217,7 +217,7 @@ class Builder:
         command = shlex.split(run("ninja", "-C", str(BUILD), "-t", "commands", "-s", program, check=True).stdout)
         own = [word for word in command if word.endswith(".o")]
         if program.endswith(("unit_tests", "stress_tests")):
-            own = [f"{program}.p/unit_main.cpp.o", f"{program}.p/{source.replace('/', '_')}.o"]
+            own = [f"{program}.p/{source.replace('/', '_')}.o"]
         archives = [word for word in command if word.endswith(".a") and not word.startswith("/")]
         shared = [word for word in command if word.endswith(".so") and not word.startswith(("/", "-"))]
         part = f"mutants_{pathlib.Path(source or program).stem}"

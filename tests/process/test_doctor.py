@@ -41,7 +41,8 @@ class Doctor(ProcessTest):
                 process.communicate(timeout=5)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                support.kill_programs_of(self.job)  # which may have its streams open
+                process.communicate(timeout=support.PATIENCE)
         run("inspect_shm", "rm", "--job", self.job, "--force")
         super().tearDown()
 
@@ -181,7 +182,7 @@ class Jobs(Doctor):
     def test_who_only_looks_at_a_job_that_is_removed_is_no_process_of_it(self):
         ps, workers = self.train(1)
         viewer = self.start("inspect_shm", "watch", "--job", self.job)
-        self.assertIn("live", viewer.stdout.readline())
+        self.assertIn("live", support.read_line(viewer.stdout))
         viewer.send_signal(signal.SIGSTOP)  # otherwise it ends with the job
         for process in (workers[0], ps):
             process.terminate()
@@ -198,8 +199,8 @@ class Jobs(Doctor):
 
 class Nan(Doctor):
     def watch(self):
-        watcher = self.start("inspect_shm", "doctor", "--job", self.job, "--json", "--nan-watch", "30s")
-        self.assertIn("watching", watcher.stderr.readline())
+        watcher = self.start("inspect_shm", "doctor", "--job", self.job, "--json", "--nan-watch", f"{support.PATIENCE}s")
+        self.assertIn("watching", support.read_line(watcher.stderr))
         return watcher
 
     def found_by(self, watcher):
@@ -310,6 +311,29 @@ class Machine(Doctor):
         self.assertRegex(found["full-shm"], r"nearly full: 1\.0 MiB of 80\.0 MiB")
         self.assertNotIn("small-shm", advice)
 
+    def test_a_table_that_has_too_few_rows_since_dev_shm_is_full(self):
+        if not support.may_mount():
+            self.skipTest("mounting is not allowed here")
+        self.addCleanup(support.kill_programs_of, self.job)
+        script = """mount -t tmpfs -o size=4m none /dev/shm && tools=$1 job=$2 counter=$3 && shift 3
+            "$tools/launch_shm" --job "$job" "$@" >&2 & launch=$!
+            until "$tools/inspect_shm" vars --job "$job" --json 2>&1 | grep -q "$counter.: *[1-9]"; do
+                kill -0 $launch || exit
+            done
+            "$tools/inspect_shm" doctor --job "$job" --json; kill $launch; wait"""
+        for evict, counter, what, todo in (
+                ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lru"),
+                ("lru", "evicted", r"has evicted \d+ rows to make room", r"--max-rows\)$")):
+            with self.subTest(evict):
+                result = subprocess.run(
+                    ["unshare", "-m", "sh", "-c", script, "sh", support.TOOLS, self.job, counter, "--model", "logistic",
+                     "--keyed", "--data", "zipf:1000000000x8000x20", "--epochs", "100000", "--workers", "1", "--max-rows",
+                     "4000000", "--evict", evict], capture_output=True, text=True, timeout=support.PATIENCE,
+                    env=support.environment())
+                advice = by_kind(json.loads(result.stdout)["advice"])["full-table"]
+                self.assertRegex(advice, rf"^table \w+ has \d+ of at most 4000000 rows, and /dev/shm has no memory .*{what}")
+                self.assertRegex(advice, rf"--shm-size.*{todo}")
+
     def test_systemd_that_removes_segments_at_the_last_logout(self):
         if why := why_not():
             self.skipTest(why)
@@ -320,7 +344,7 @@ class Machine(Doctor):
         self.addCleanup(subprocess.run, ["rm", "-r", folder])
         ps = support.start(folder / "ps_shm", "--job", self.job, user=OWNER, group=OWNER, extra_groups=[])
         self.started.append(ps)
-        self.assertIn(self.job, ps.stdout.readline())
+        self.assertIn(self.job, support.read_line(ps.stdout))
         logind = "mount -t tmpfs none /run; mkdir -p /run/systemd/seats /run/systemd/logind.conf.d"
         advice = lambda mounts: self.in_own_mounts(mounts, "--job", self.job)[1]
         self.assertIn(f"loginctl enable-linger {OWNER}", advice(logind)["remove-ipc"])

@@ -163,7 +163,7 @@ class Events(ProcessTest):
         follower = self.start("inspect_shm", "events", "--job", self.job, "--follow", "--json", "--kind", "joined")
         worker = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "3")
         self.assertEqual(run(*worker).code, 0)
-        first = json.loads(follower.stdout.readline())  # printed at once, while the job still runs
+        first = json.loads(support.read_line(follower.stdout))  # printed at once, while the job still runs
         self.assertEqual((first["kind"], first["rank"]), ("joined", 0))
         self.assertIsNone(follower.poll())
         self.assertEqual(run(*worker).code, 0)

@@ -122,7 +122,7 @@ class Metrics(ProcessTest):
 
     def test_it_is_served_on_the_loopback_address_until_it_is_interrupted(self):
         server = self.start("inspect_shm", "serve", "--port", "0", "--job", self.job, "--json")
-        url = json.loads(server.stdout.readline())["url"]
+        url = json.loads(support.read_line(server.stdout))["url"]
         self.assertRegex(url, r"^http://127\.0\.0\.1:\d+/metrics$")
         for _ in range(2):
             with urllib.request.urlopen(url, timeout=support.PATIENCE) as answer:
@@ -138,7 +138,7 @@ class Metrics(ProcessTest):
 
     def test_clients_that_send_nothing_hold_up_no_scrape(self):
         server = self.start("inspect_shm", "serve", "--port", "0", "--job", self.job)
-        url = server.stdout.readline().strip()
+        url = support.read_line(server.stdout).strip()
         address = url.removeprefix("http://").split("/")[0].split(":")
         # More than there are threads: each is waited for only a moment, not until it goes.
         idle = [socket.create_connection((address[0], int(address[1]))) for _ in range(20)]
@@ -151,7 +151,7 @@ class Metrics(ProcessTest):
 
     def test_it_goes_on_when_a_job_has_gone(self):
         server = self.start("inspect_shm", "serve", "--port", "0")
-        url = server.stdout.readline().strip()
+        url = support.read_line(server.stdout).strip()
         run("inspect_shm", "rm", "--job", self.job)
         with urllib.request.urlopen(url, timeout=support.PATIENCE) as answer:
             self.assertNotIn(self.job, answer.read().decode())

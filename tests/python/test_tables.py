@@ -241,13 +241,18 @@ def hot(worker):
 def test_the_inspector_shows_a_table(job, worker, hot):
     (table,) = inspected(job, "vars", "--json")["tables"]
     expected = {"name": "items", "rows": 100, "max_rows": 1000, "row_size": 3, "row_bytes": 48, "rule": "add", "evict": "lfu",
-                "hits": 50, "misses": 50, "hit_rate": 0.5, "bytes": hot.statistics().bytes}
+                "hits": 50, "misses": 50, "restarts": 0, "hit_rate": 0.5, "bytes": hot.statistics().bytes}
     assert {key: table[key] for key in expected} == expected
     assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars"), re.M)
     shown = inspected(job, "show", "items", "--json")["table"]
     assert shown["hottest"][0] == {"key": 7, "frequency": 6} and len(shown["hottest"]) == 10
-    assert shown["looked_at"]["with_keys"] == 100 and shown["pinned"] == 0 and shown["made_per_second"] == 0
+    looked_at = {name: shown["looked_at"][name] for name in ("rows", "with_keys", "sealed", "being_made", "dead", "free")}
+    assert looked_at == {"rows": 128, "with_keys": 100, "sealed": 0, "being_made": 0, "dead": 0, "free": 28}
+    assert shown["pinned"] == 0 and shown["made_per_second"] == 0
     text = inspected(job, "show", "items")
+    counted = "128 rows looked at: 100 with keys, of these 0 sealed; 0 being made, 0 dead, 28 free; 0 pinned"
+    assert counted in " ".join(text.split())  # a narrow terminal wraps it
+    assert "spared 0, rescued 0, unadmitted 0, refused 0; searches restarted 0\n" in text
     assert "100 of 1000 rows of 3 floats" in text and "hottest: key 7, frequency 6" in text
     assert inspected(job, "show", "--json")["bytes"]["tables"] == hot.statistics().bytes
     row = hot.pull(numpy.array([7]))[0][0].tolist()
@@ -259,6 +264,7 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     for line in ("rows", "rows_made_total"):
         assert f'ps_shm_table_{line}{{job="{job}",table="items"}} 100\n' in metrics
     assert f'ps_shm_table_misses_total{{job="{job}",table="items"}} 50\n' in metrics
+    assert f'ps_shm_table_restarts_total{{job="{job}",table="items"}} 0\n' in metrics
     (row,) = (row for row in inspected(job, "doctor", "--json")["jobs"] if row["job"] == job)
     assert row["bytes"] < 1 << 22  # not the length of the table's file
     inspected(job, "show", "nothing", code=1)

@@ -1,19 +1,17 @@
 // Segment on files in /dev/shm: what attaching finds, growing, names, modes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
@@ -21,6 +19,7 @@
 #include "support/own_shm.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
+#include "support/unnamed_files.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
@@ -48,20 +47,6 @@ void write_file(const JobName& name, const std::string& content) {
   const int file = ::open(path(name.control()).c_str(), O_CREAT | O_WRONLY, 0600);
   REQUIRE(::write(file, content.data(), content.size()) == ssize_t(content.size()));
   ::close(file);
-}
-
-// From now on this process gets no file without a name, as in gVisor.
-bool refuse_unnamed_files() {
-  sock_filter rules[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),
-      BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, O_TMPFILE & ~O_DIRECTORY, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-  };
-  const sock_fprog program{std::size(rules), rules};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 }  // namespace
@@ -268,7 +253,7 @@ TEST_CASE(
   ::close(::open(path(left).c_str(), O_CREAT | O_WRONLY, 0600));
   const auto hidden = [] { return list_segments(".ps_shm_new.").size(); };
   Child child([&] {
-    if (!refuse_unnamed_files()) return 1;
+    if (!test::refuse_unnamed_files()) return 1;
     if (::open("/dev/shm", O_TMPFILE | O_RDWR, 0600) >= 0) return 2;
     Segment made = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, kReserved);
     if (!list_segments(left).empty() || hidden() != 1) return 3;
@@ -335,6 +320,70 @@ TEST_CASE("segment: a full /dev/shm is an error, and the existing bytes stay usa
     segment.data()[kBytes - 1] = std::byte{1};
     const auto create = [&] { Segment::create(SegmentKind::kControl, 0, name.text(), 77, too_much, too_much); };
     return is_refused(create) ? 0 : 3;
+  });
+  const int code = child.join();
+  if (code == kNoMount)
+    MESSAGE("skipped: this user may not mount");
+  else
+    CHECK(code == 0);
+}
+
+TEST_CASE("segment: what does not fit into /dev/shm is refused before anything of it is taken") {
+  constexpr int kNoMount = 77;
+  Child child([] {
+    if (!test::mount_own_shm("size=512m")) return kNoMount;
+    const JobName name;
+    Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, std::size_t{1} << 30);
+    const test::Filler filler(std::size_t{256} << 20);
+    std::atomic<bool> is_over{false};
+    std::size_t least = shm_free_bytes();
+    std::thread watcher([&] {
+      while (!is_over.load()) least = std::min(least, shm_free_bytes());
+    });
+    int refused = 0;
+    for (int i = 0; i < 5; ++i) try {
+        segment.grow(std::size_t{400} << 20);  // less than there is, more than is free
+      } catch (const Error& error) {
+        refused += error.code() == ErrorCode::kNoSpace;
+      }
+    is_over = true;
+    watcher.join();
+    if (refused != 5) return 1;
+    return least > (std::size_t{255} << 20) ? 0 : 2;
+  });
+  const int code = child.join();
+  if (code == kNoMount)
+    MESSAGE("skipped: this user may not mount");
+  else
+    CHECK(code == 0);
+}
+
+TEST_CASE("segment: two that grow it at once both get what they asked for, where there is room for it once") {
+  constexpr int kNoMount = 77;
+  Child child([] {
+    if (!test::mount_own_shm("size=64m")) return kNoMount;
+    for (int round = 0; round < 50; ++round) {
+      const JobName name;
+      Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, std::size_t{64} << 20);
+      constexpr std::size_t kWanted = std::size_t{40} << 20;
+      std::atomic<bool> is_refused{false};
+      const auto grow = [&] {
+        try {
+          segment.grow(kWanted);
+        } catch (const Error&) {
+          is_refused = true;
+        }
+      };
+      std::thread other([&] {
+        while (shm_free_bytes() >= kWanted) {
+        }
+        grow();  // in most rounds the first has not come to its end
+      });
+      grow();
+      other.join();
+      if (is_refused) return 1;
+    }
+    return 0;
   });
   const int code = child.join();
   if (code == kNoMount)

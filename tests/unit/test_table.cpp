@@ -319,6 +319,10 @@ TEST_CASE("table: divided over the shards it is the same table") {
     config.placement = Placement::kPartition;
     config.threads = threads;
     TableJob parted(spec_of(30'000, 2), config, threads), whole(spec_of(30'000, 2));
+    CHECK(error_of([&] {
+            parted.worker.table({.name = "small", .max_rows = 191});
+          }).find("max_rows must be from 192 to 12884901882 for 3 parts, not 191") != std::string::npos);
+    CHECK(parted.worker.table({.name = "small", .max_rows = 192}).name() == "small");
     std::mt19937_64 random(3);
     Keys keys = some_keys(9'000);
     keys.insert(keys.end(), keys.begin(), keys.begin() + 500);  // some twice

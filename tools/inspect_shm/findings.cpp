@@ -138,7 +138,7 @@ void find_leftovers(Json& examined) {
 void add_finding(Json& examined, const char* kind, const std::string& job, std::string what, std::string todo) {
   static const std::set<std::string> kAdvice = {"small-shm",         "too-many-threads", "remove-ipc",
                                                 "unbalanced-shards", "wrong-node",       "unregistered-gpu",
-                                                "forgotten-worker"};
+                                                "forgotten-worker",  "full-table"};
   examined[kAdvice.count(kind) != 0 ? "advice" : "findings"].push_back({{"kind", kind},
                                                                         {"job", job.empty() ? Json() : Json(job)},
                                                                         {"what", tools::with_option_names(what)},

@@ -1,4 +1,4 @@
-// Findings about a single job: dead, stopped or starving processes, uninitialised variables, NaN values.
+// Findings about a single job: dead, stopped or starving processes, uninitialised variables, NaN values, tables by key.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -13,6 +14,7 @@
 
 #include "common/value_statistics.hpp"
 #include "config/modes.hpp"
+#include "inspect_shm/cells.hpp"
 #include "inspect_shm/findings.hpp"
 #include "inspect_shm/processes.hpp"
 #include "inspection/texts.hpp"
@@ -22,7 +24,9 @@
 #include "shm/segment/directory.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/memory_policy.hpp"
+#include "shm/segment/names.hpp"
 #include "shm/segment/record_check.hpp"
+#include "shm/table/table_segment.hpp"
 
 namespace ps_shm::inspect {
 namespace {
@@ -58,6 +62,7 @@ class JobFaults {
     find_odd_values();
     find_unregistered();
     find_damaged_tables();
+    find_full_tables();
     return !uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive);
   }
 
@@ -266,6 +271,38 @@ class JobFaults {
               todo);
     } catch (const Error& error) {
       add("damaged-table", error.what(), todo);
+    }
+  }
+
+  // Tables that have no room for new keys because /dev/shm has none, with fewer rows than they may have.
+  void find_full_tables() {
+    const std::uint64_t free = shm::shm_free_bytes();
+    std::set<std::string> full;
+    for (const shm::Segment& part : shm::find_tables(segments_)) {
+      shm::TableShm checked = {};
+      if (!shm::is_table(part, segments_, checked)) continue;
+      const shm::TableShm& record = shm::table_record(part);
+      const std::uint64_t next = record.rows_next.load_acquire();      // (table.A1)
+      const std::uint64_t backed = record.rows_backed.load_acquire();  // (table.A1)
+      const std::uint64_t end = std::min(next + shm::kRowsAtOnce, checked.max_rows);
+      if (next >= end || end <= backed) continue;
+      if ((shm::rows_to_back(end, checked.max_rows, checked.row_bytes) - backed) * checked.row_bytes > free)
+        full.emplace(shm::text_of(checked.name));
+    }
+    if (full.empty()) return;
+    for (const TableInfo& table : view_.tables()) {
+      const TableStatistics& counts = table.statistics;
+      const bool refuses = table.spec.when_full == WhenFull::kRefuse;
+      const std::uint64_t times = refuses ? counts.refused : counts.evicted - std::min(counts.evicted, counts.expired);
+      if (full.count(table.spec.name) == 0 || times == 0) continue;
+      add("full-table",
+          fmt::format("table {} has {} of at most {} rows, and /dev/shm has no memory for more ({} are free), so {}",
+                      table.spec.name, counts.rows, counts.max_rows, bytes_as_text(free),
+                      refuses ? fmt::format("it has dropped {} pushes of new keys", times)
+                              : fmt::format("it has evicted {} rows to make room for others", times)),
+          fmt::format("give /dev/shm more memory (mount -o remount,size=SIZE /dev/shm; docker run --shm-size=SIZE), or "
+                      "declare the table with dtype bfloat16, or with as many rows as fit (max_rows, --max-rows){}",
+                      refuses ? "; if it evicts instead of refusing (--evict lru), new keys still get rows" : ""));
     }
   }
 

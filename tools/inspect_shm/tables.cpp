@@ -85,13 +85,10 @@ Json show_table(const std::string& job, const std::string& name) {
     rates["recent_hit_rate"] = hit_rate(now.hits - then.hits, now.misses - then.misses);
   }
   shown.update(rates);
-  shown["looked_at"] = {{"rows", rows.looked_at},
-                        {"with_keys", rows.with_keys},
-                        {"free", rows.free},
-                        {"unfinished", rows.unfinished},
-                        {"mean_chain", rows.mean_chain},
-                        {"p99_chain", rows.p99_chain},
-                        {"longest_chain", rows.longest_chain}};
+  shown["looked_at"] = {
+      {"rows", rows.looked_at},        {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
+      {"being_made", rows.being_made}, {"dead", rows.dead},           {"free", rows.free},
+      {"mean_chain", rows.mean_chain}, {"p99_chain", rows.p99_chain}, {"longest_chain", rows.longest_chain}};
   shown["pinned"] = rows.pinned;
   shown["hottest"] = Json::array();
   for (const TableRows::Used& used : rows.hottest)
@@ -129,15 +126,17 @@ std::string table_as_text(const Json& shown, Columns columns) {
       table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
   text += fmt::format("  made {}{}; evicted {}{}, {} of them too old\n", cell(table["made"]), rate("made_per_second"),
                       cell(table["evicted"]), rate("evicted_per_second"), cell(table["expired"]));
-  text += fmt::format("  spared {}, rescued {}, unadmitted {}, refused {}\n", cell(table["spared"]),
-                      cell(table["rescued"]), cell(table["unadmitted"]), cell(table["refused"]));
+  text +=
+      fmt::format("  spared {}, rescued {}, unadmitted {}, refused {}; searches restarted {}\n", cell(table["spared"]),
+                  cell(table["rescued"]), cell(table["unadmitted"]), cell(table["refused"]), cell(table["restarts"]));
   text += fmt::format("  pulls with a row: {}{}\n", share_as_text(table["hit_rate"]),
                       table["recent_hit_rate"].is_null()
                           ? ""
                           : fmt::format(", {} in the last second", share_as_text(table["recent_hit_rate"])));
   text +=
-      fmt::format("  {} rows looked at: {} with keys, {} free, {} unfinished; {} pinned\n", cell(looked["rows"]),
-                  cell(looked["with_keys"]), cell(looked["free"]), cell(looked["unfinished"]), cell(table["pinned"]));
+      fmt::format("  {} rows looked at: {} with keys, of these {} sealed; {} being made, {} dead, {} free; {} pinned\n",
+                  cell(looked["rows"]), cell(looked["with_keys"]), cell(looked["sealed"]), cell(looked["being_made"]),
+                  cell(looked["dead"]), cell(looked["free"]), cell(table["pinned"]));
   text += fmt::format("  {} buckets, load {:.2f}; rows behind one: mean {:.2f}, p99 {}, most {}\n",
                       cell(table["buckets"]), table["load"].get<double>(), looked["mean_chain"].get<double>(),
                       cell(looked["p99_chain"]), cell(looked["longest_chain"]));

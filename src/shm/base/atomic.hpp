@@ -100,11 +100,6 @@ struct AtomicShm {
   static_assert(sizeof(std::atomic<T>) == sizeof(T), "the segment's offsets count on plain words");
 };
 
-#pragma GCC diagnostic push
-#if defined(__SANITIZE_THREAD__)
-#pragma GCC diagnostic ignored "-Wtsan"  // TSan does not model fences: harmless, since racing data is atomic there
-#endif
-
 // All fences go through here: to a test's memory model, or to the processor.
 inline void fence(std::memory_order order, const Site& site) noexcept {
   if (auto* model = model_of_fences()) return model->fence(order, site);
@@ -119,8 +114,6 @@ inline void fence_acquire(const Site& site = Site::current()) noexcept { fence(s
 // Keeps a store before the fence ordered before a load after it. If two threads each store and then read the other's
 // word, at least one of them sees the other's store (waiting.W1).
 inline void fence_store_load(const Site& site = Site::current()) noexcept { fence(std::memory_order_seq_cst, site); }
-
-#pragma GCC diagnostic pop
 
 // A plain word that another process may change, read exactly once, so that the value checked is the value used.
 template <class T>

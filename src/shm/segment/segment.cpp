@@ -138,6 +138,16 @@ int fallocate_retrying(int descriptor, std::size_t begin, std::size_t end) {
   return error;
 }
 
+// The same for pages that the file does not have yet. Where they cannot fit, the kernel would take all that is free
+// before it says so, and meanwhile others would run short, of memory too. What another process is adding at this moment is
+// in the file's memory already, and read after what is free: it is not asked for twice.
+int fallocate_new(int descriptor, std::size_t begin, std::size_t end) {
+  const std::size_t free = shm_free_bytes();
+  struct stat status;
+  const std::size_t there = fstat(descriptor, &status) == 0 ? std::min(memory_of(status), end) : 0;
+  return end - std::max(begin, there) > free ? ENOSPC : fallocate_retrying(descriptor, begin, end);
+}
+
 }  // namespace
 
 std::string describe(AttachOutcome outcome, const std::string& name) {
@@ -266,7 +276,7 @@ Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::strin
   if (fchmod(descriptor, sharing.group ? kGroupMode : kMode) != 0)
     throw Error(fmt::format("cannot set the mode of {}: {}", what, std::strerror(errno)), config::code_of(errno));
   reserved_bytes = std::clamp(reserved_bytes, bytes, std::max(bytes, Segment::kMaxReserved));
-  if (const int error = fallocate_retrying(descriptor, 0, bytes)) fail_no_room(what, bytes, error);
+  if (const int error = fallocate_new(descriptor, 0, bytes)) fail_no_room(what, bytes, error);
   segment.map(reserved_bytes, Access::kReadWrite);
   HeaderShm& header = segment.header();
   header.magic = kMagic;
@@ -409,7 +419,7 @@ void Segment::grow(std::size_t bytes) {
   if (before >= bytes) return;
   // Extends and reserves in one call. If two processes do this at once, both get what they asked for. Everything
   // before `before` exists: a file grows only together with its pages.
-  if (const int error = fallocate_retrying(descriptor(), before, bytes))
+  if (const int error = fallocate_new(descriptor(), before, bytes))
     fail_no_room("/dev/shm/" + name_, bytes, error);
   if (header().huge_pages == 1) {
     const std::size_t begin = before / kPage * kPage;
@@ -427,6 +437,10 @@ void Segment::extend(std::size_t bytes) {
 void Segment::allocate(std::size_t begin, std::size_t end) {
   if (const int error = fallocate_retrying(descriptor(), begin, end))
     fail_no_room("/dev/shm/" + name_, end - begin, error);
+}
+
+bool Segment::try_allocate(std::size_t begin, std::size_t end) noexcept {
+  return end - begin <= shm_free_bytes() && fallocate_retrying(descriptor(), begin, end) == 0;  // as in fallocate_new()
 }
 
 void Segment::give_back(std::size_t begin, std::size_t end) noexcept {

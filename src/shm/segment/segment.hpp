@@ -94,6 +94,8 @@ class Segment {
   // Makes sure that the bytes from `begin` to `end`, which are part of the file, have memory. Lock-free. Throws Error if
   // /dev/shm is full.
   void allocate(std::size_t begin, std::size_t end);
+  // The same for bytes that have no memory yet. False: /dev/shm has not enough left, and as a rule nothing was taken.
+  bool try_allocate(std::size_t begin, std::size_t end) noexcept;
   // Gives the memory of the complete pages between `begin` and `end` back; they read as zero. Requires: no process uses
   // them before it has called allocate(). Lock-free.
   void give_back(std::size_t begin, std::size_t end) noexcept;

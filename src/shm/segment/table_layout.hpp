@@ -96,7 +96,7 @@ enum class TableCounter : std::uint32_t {
   kRefused,     // pushes of keys for which there is no room
   kHits,        // pulled keys that had a row
   kMisses,      // and that had none
-  kRepeated,    // searches that began again
+  kRestarts,    // searches that began anew (table.F2, table.E6)
   kCount_
 };
 inline constexpr std::uint32_t kTableCounters = static_cast<std::uint32_t>(TableCounter::kCount_);

@@ -183,6 +183,7 @@ class CensusTaker {
       case RowState::kLive:
       case RowState::kSealed:
         ++census_.linked;
+        if (state_of(word) == RowState::kSealed) ++census_.sealed;
         note_use(row(number));
         if (request_.share == 1 && !is_linked && !is_over() && is_lost(number))
           complain(fmt::format("row {} of key {} is live and in no chain", number, row(number).key.load_relaxed()));

@@ -14,6 +14,7 @@ namespace ps_shm::shm {
 struct TableCensus {
   std::uint64_t looked_at = 0;              // rows, of all that may be in use: all of them, if nothing is left out
   std::uint64_t linked = 0;                 // rows that have keys
+  std::uint64_t sealed = 0;                 // of these: somebody means to evict them
   std::uint64_t free = 0;                   // anybody's
   std::uint64_t claimed = 0, unlinked = 0;  // being made; or left so by a dead worker, until the hand comes by
   std::uint64_t dead = 0;                   // evicted, and not free yet: likewise

@@ -21,6 +21,7 @@ void add_part(TableStatistics& to, std::uint64_t max_rows, std::uint64_t bytes, 
   to.refused += counted(TableCounter::kRefused);
   to.hits += counted(TableCounter::kHits);
   to.misses += counted(TableCounter::kMisses);
+  to.restarts += counted(TableCounter::kRestarts);
   to.max_rows += max_rows;
   to.bytes += bytes;
   to.rows = to.made - std::min(to.made, to.evicted);

@@ -23,19 +23,17 @@ void TablePart::list(TableLane& lane, std::uint64_t key, std::uint32_t epoch) {
   const std::uint64_t number = own.listed.load_relaxed(), place = number % shm_.listed_at_most;  // relaxed: its own
   EvictedShm& entry = list_of(lane.number)[place];
   std::uint32_t lost = own.lost.load_relaxed();
-  if (place / kListedAtOnce != lane.list_backed) try {
-      const std::uint64_t first = place / kListedAtOnce * kListedAtOnce;
-      const std::uint64_t end = std::min(first + kListedAtOnce, shm_.listed_at_most);
-      const auto at = [&](std::uint64_t one) {
-        return static_cast<std::size_t>(reinterpret_cast<std::byte*>(list_of(lane.number) + one) - segment_.data());
-      };
-      segment_.allocate(at(first), at(end));
-      lane.list_backed = place / kListedAtOnce;
-    } catch (const Error&) {          // no memory: it counts as forgotten
-      own.lost.store_release(epoch);  // (table.L1)
-      fault_point(FaultPoint::kEvictionLost);
-      return;
-    }
+  const auto forget = [&] {         // no memory: it counts as forgotten
+    own.lost.store_release(epoch);  // (table.L1)
+    fault_point(FaultPoint::kEvictionLost);
+  };
+  // All but the first entry of a piece in the first round over the list find memory there.
+  if (number < shm_.listed_at_most && number % kListedAtOnce == 0) {
+    const auto at = [&](std::uint64_t one) {
+      return static_cast<std::size_t>(reinterpret_cast<std::byte*>(list_of(lane.number) + one) - segment_.data());
+    };
+    if (!segment_.try_allocate(at(number), at(std::min(number + kListedAtOnce, shm_.listed_at_most)))) return forget();
+  }
   if (number >= shm_.listed_at_most) lost = std::max(lost, entry.epoch.load_relaxed());
   own.lost.store_relaxed(lost);  // (table.L1)
   fault_point(FaultPoint::kEvictionLost);

@@ -16,11 +16,9 @@
 namespace ps_shm::shm {
 namespace {
 
-constexpr std::uint64_t kRowsAtOnce = 64;        // that a lane takes of the unused ones
-constexpr std::uint64_t kBackedBytes = 1 << 20;  // memory is asked for in such steps
-constexpr int kMaxWalk = 64;                     // rows; find() goes further
-constexpr int kMaxTurns = 64;                    // of the hand, for one row
-constexpr std::uint32_t kNoRow = 0xffffffff;     // as a hint
+constexpr int kMaxWalk = 64;                  // rows; find() goes further
+constexpr int kMaxTurns = 64;                 // of the hand, for one row
+constexpr std::uint32_t kNoRow = 0xffffffff;  // as a hint
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kMostFetched = 1024;  // bytes of a row; the processor itself goes on from there
 
@@ -178,7 +176,7 @@ bool TablePart::contains(TableLane& lane, const Batch& batch, std::size_t i) {
 // Michael's search from a linked bucket for the first row or bucket that is not before (order, key). Unlinks the dead
 // rows that it meets.
 TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::uint64_t order, std::uint64_t key) {
-  for (;; count(lane, TableCounter::kRepeated)) {
+  for (;; count(lane, TableCounter::kRestarts)) {
     Position at{&buckets_[bucket], buckets_[bucket].load_acquire(), 0, 0, false};  // (table.F1)
     std::uint64_t order_before = 0, key_before = 0;
     for (;;) {
@@ -290,12 +288,9 @@ void TablePart::link_next_buckets(TableLane& lane) {
 void TablePart::grow() noexcept {
   std::uint32_t bits = shm_.bits.load_acquire();  // (table.G4)
   if (bits >= shm_.max_bits || shm_.rows_next.load_relaxed() <= std::uint64_t{1} << bits) return;
-  try {
-    const std::size_t half = sizeof(std::uint64_t) << bits;
-    segment_.allocate(shm_.buckets_offset + half, shm_.buckets_offset + 2 * half);
-  } catch (const Error&) {
-    return;  // no memory: the chains get longer
-  }
+  const std::size_t half = sizeof(std::uint64_t) << bits;
+  if (!segment_.try_allocate(shm_.buckets_offset + half, shm_.buckets_offset + 2 * half))
+    return;  // the chains get longer
   fault_point(FaultPoint::kBucketsBacked);
   static_cast<void>(shm_.bits.try_exchange_acq_rel(bits, bits + 1));  // (table.G4)
   fault_point(FaultPoint::kBucketsDoubled);
@@ -304,13 +299,10 @@ void TablePart::grow() noexcept {
 bool TablePart::has_memory(std::uint64_t rows) noexcept {
   std::uint64_t backed = shm_.rows_backed.load_acquire();  // (table.A1)
   if (rows <= backed) return true;
-  const std::uint64_t step = std::max(kRowsAtOnce, kBackedBytes / row_bytes_);
-  const std::uint64_t wanted = std::min(shm_.max_rows, round_up(rows, step));
-  try {
-    segment_.allocate(shm_.rows_offset + backed * row_bytes_, shm_.rows_offset + wanted * row_bytes_);
-  } catch (const Error&) {
-    return false;
-  }
+  const std::uint64_t wanted = rows_to_back(rows, shm_.max_rows, row_bytes_);
+  // What was left, another worker may have taken for the same rows.
+  if (!segment_.try_allocate(shm_.rows_offset + backed * row_bytes_, shm_.rows_offset + wanted * row_bytes_))
+    return rows <= shm_.rows_backed.load_acquire();  // (table.A1)
   fault_point(FaultPoint::kRowsBacked);
   while (backed < wanted && !shm_.rows_backed.try_exchange_acq_rel(backed, wanted)) {  // (table.A1)
   }

@@ -2,6 +2,7 @@
 // docs/protocols.md has the rules (table.*).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,13 @@
 #include "shm/segment/table_layout.hpp"
 
 namespace ps_shm::shm {
+
+constexpr std::uint64_t kRowsAtOnce = 64;  // that a lane takes of the unused ones
+
+// How many rows of a part have memory once `rows` of them do: it is asked for in steps of 1 MiB.
+constexpr std::uint64_t rows_to_back(std::uint64_t rows, std::uint64_t max_rows, std::uint64_t row_bytes) noexcept {
+  return std::min(max_rows, round_up(rows, std::max(kRowsAtOnce, (std::uint64_t{1} << 20) / row_bytes)));
+}
 
 // Fills the elements of a new row, and their state.
 class RowMaker {
@@ -48,7 +56,6 @@ struct TableLane {
     bool is_expired;
   };
   std::vector<Sealed> sealed;                                   // to be evicted together
-  std::uint64_t list_backed = ~std::uint64_t{0};                // the piece of its list that certainly has memory
   std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
   std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {row, lane}
 };

@@ -176,10 +176,7 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
 std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const TableForm& form,
                                                    const std::function<bool(std::uint32_t)>& is_alive,
                                                    const std::function<void(TablePart&)>& fill) {
-  const JobConfig& config = job.config();
-  const std::uint32_t parts = config.placement != Placement::kPartition ? 1
-                              : config.partitions != 0                  ? std::min(config.partitions, kMaxShards)
-                                                                        : config.tasks;
+  const std::uint32_t parts = parts_of_tables(job.config());
   std::vector<std::unique_ptr<TablePart>> opened;
   for (std::uint32_t table = 0; table < kMaxTables;) {
     TableShm wanted = {};

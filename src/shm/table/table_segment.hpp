@@ -1,6 +1,7 @@
 // The segments of a job's tables: making them, complete before they have names, and attaching to them.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -43,6 +44,12 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
 inline bool is_table(const Segment& segment, const JobSegments& job) noexcept {
   TableShm checked = {};
   return is_table(segment, job, checked);
+}
+
+// The parts of each table of a job.
+inline std::uint32_t parts_of_tables(const JobConfig& config) noexcept {
+  if (config.placement != Placement::kPartition) return 1;
+  return config.partitions != 0 ? std::min(config.partitions, kMaxShards) : config.tasks;
 }
 
 // Which part of a table a key belongs to. Rows lie in the order of the upper bits.
