@@ -49,7 +49,7 @@ __device__ void copy_from_system(float* out, const float* in, std::uint32_t coun
         if (i + k * kPullThreads < vectors) loaded[k] = load_relaxed_system(from + i + k * kPullThreads);
 #pragma unroll
       for (unsigned k = 0; k < 4; ++k)
-        if (i + k * kPullThreads < vectors) to[i + k * kPullThreads] = loaded[k];
+        if (i + k * kPullThreads < vectors) store_vector(to + i + k * kPullThreads, loaded[k]);
     }
     begin = vectors * 4;
   }

@@ -1,8 +1,9 @@
 // Mean softmax cross-entropy of a batch, and its gradient by the logits, as in src/train/models/dense/loss.cpp: the
 // largest logit of the row is subtracted before the exponential; NaN or infinity in a row shows in the loss.
 //
-// Two kernels, with a single block for the loss: it is summed in float64 in an order that depends only on the numbers
-// of rows and columns, without memory for the rows' losses, and before the gradient overwrites its input.
+// A single block for the loss: it is summed in float64 in an order that depends only on the numbers of rows and columns,
+// without memory for the rows' losses, and before the gradient overwrites its input. For a batch that is small enough
+// that block computes the gradient, too; else a second kernel does. The bits are the same.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
@@ -12,6 +13,8 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr unsigned kLossThreads = 1024, kLossWarps = kLossThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffU;
+// The largest batch for one kernel, in logits: 32 for each thread. Chosen without a GPU.
+constexpr std::size_t kOneKernel = std::size_t{32} * kLossThreads;
 
 // A row's largest logit, and the sum of exp(logit - largest); the same in every lane of the calling warp.
 struct Row {
@@ -31,18 +34,37 @@ __device__ Row look_at(const float* logits, int columns) {
   return row;
 }
 
+// The logit of the label, in every lane of the calling warp. The lane that overwrites it is the one that reads it.
+__device__ float logit_of(const float* logits, int label, int columns) {
+  // A label out of range, which is not allowed, shows in the loss.
+  if (label >= columns) return __int_as_float(0x7fc00000);
+  float logit = label % kWarp == threadIdx.x % kWarp ? logits[label] : 0.0F;
+  for (unsigned apart = kWarp / 2; apart != 0; apart /= 2) logit += __shfl_xor_sync(kAllLanes, logit, apart);
+  return logit;
+}
+
+// Each lane of the calling warp overwrites those logits of the row that it alone has read.
+__device__ void overwrite(float* logits, const Row& row, int label, int columns, float share) {
+  const float factor = share / row.exponentials;
+  for (int c = static_cast<int>(threadIdx.x % kWarp); c < columns; c += kWarp) {
+    const float part = expf(logits[c] - row.largest) * factor;
+    logits[c] = c == label ? part - share : part;
+  }
+}
+
+template <bool kWithGradient>
 __global__ void __launch_bounds__(kLossThreads)
-    loss_kernel(const float* logits, const std::uint8_t* labels, int rows, int columns, float* loss) {
+    loss_kernel(float* logits, const std::uint8_t* labels, int rows, int columns, float share, float* loss) {
   __shared__ double sums[kLossWarps];
   const unsigned warp = threadIdx.x / kWarp;
   double sum = 0.0;
   for (std::size_t i = warp; i < static_cast<std::size_t>(rows); i += kLossWarps) {
-    const float* values = logits + i * columns;
+    float* values = logits + i * columns;
     const Row row = look_at(values, columns);
     const int label = labels[i];
-    // A label out of range, which is not allowed, also shows in the loss.
-    const float logit = label < columns ? values[label] : __int_as_float(0x7fc00000);
+    const float logit = logit_of(values, label, columns);
     sum += static_cast<double>(logf(row.exponentials) - (logit - row.largest));
+    if (kWithGradient) overwrite(values, row, label, columns, share);
   }
   if (threadIdx.x % kWarp == 0) sums[warp] = sum;
   __syncthreads();
@@ -58,27 +80,24 @@ __global__ void __launch_bounds__(kThreads)
   for (std::size_t i = std::size_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
        i < static_cast<std::size_t>(rows); i += stride) {
     float* values = logits + i * columns;
-    const Row row = look_at(values, columns);
-    const float factor = share / row.exponentials;
-    const int label = labels[i];
-    for (int c = static_cast<int>(threadIdx.x % kWarp); c < columns; c += kWarp) {
-      const float part = expf(values[c] - row.largest) * factor;
-      values[c] = c == label ? part - share : part;
-    }
+    overwrite(values, look_at(values, columns), labels[i], columns, share);
   }
 }
 
-const Loadable loadable[] = {Loadable{loss_kernel}, Loadable{gradient_kernel}};
+const Loadable loadable[] = {Loadable{loss_kernel<true>}, Loadable{loss_kernel<false>}, Loadable{gradient_kernel}};
 
 }  // namespace
 
 cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
                                   cudaStream_t stream) {
   if (rows == 0 || columns == 0) return cudaSuccess;
-  const cudaError_t error = launch(loss_kernel, 1, kLossThreads, stream, logits, labels, rows, columns, loss);
-  if (error != cudaSuccess) return error;
+  const float share = 1.0F / static_cast<float>(rows);
+  const bool is_one_kernel = static_cast<std::size_t>(rows) * columns <= kOneKernel;
+  const cudaError_t error = launch(is_one_kernel ? loss_kernel<true> : loss_kernel<false>, 1, kLossThreads, stream,
+                                   logits, labels, rows, columns, share, loss);
+  if (error != cudaSuccess || is_one_kernel) return error;
   return launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream, logits,
-                labels, rows, columns, 1.0F / static_cast<float>(rows));
+                labels, rows, columns, share);
 }
 
 }  // namespace ps_shm::kernels

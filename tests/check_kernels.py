@@ -31,7 +31,7 @@ PRESENT = {
     "add_pieces": {"add_kernelILb1": {ADD: None, ADDS: None}, "add_kernelILb0": {ADD: None}},
 }
 # Other required instructions, for exact results or speed.
-FORMS = {"send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
+FORMS = {"pull_pieces": [r"st\.global\.v4"], "send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
          "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
          "pull_keys": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
 OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)

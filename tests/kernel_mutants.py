@@ -69,6 +69,8 @@ MUTANTS = [
     ("softmax_cross_entropy", "apart = kWarp / 2; apart != 0; apart /= 2)\n    row.largest",
      "apart = kWarp / 2; apart > 1; apart /= 2)\n    row.largest"),
     ("softmax_cross_entropy", "sums[warp] = sum;\n  __syncthreads();", "sums[warp] = sum;"),
+    ("softmax_cross_entropy", "if (kWithGradient) overwrite(values, row, label, columns, share);", ""),
+    ("softmax_cross_entropy", "label % kWarp == threadIdx.x % kWarp ? logits[label] : 0.0F", "logits[label]"),
     ("sum_rows", "  __syncthreads();\n", ""),
     ("sgd_step", "l2 == 0 && decay == 0", "l2 == 0"),
     # Rows by key: the search and its path, what it stops at, the copy between two looks at the word, and the bounds.

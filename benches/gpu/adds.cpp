@@ -88,7 +88,7 @@ Json add_together(const std::vector<Adder>& adders, double seconds) {
 
 Json adds_with_processors(const SectionOptions& options) {
   const double seconds = options.quick ? 0.3 : 2;
-  set_patience(seconds + 8);
+  set_patience((seconds + 8) * options.patience);
   return {{"processors_alone", add_together({Adder::kProcessor, Adder::kProcessor}, seconds / 2)},
           {"gpu_alone", add_together({Adder::kSystem}, seconds / 2)},
           {"one_by_one", add_together({Adder::kSystem, Adder::kProcessor, Adder::kProcessor}, seconds)},
@@ -97,7 +97,7 @@ Json adds_with_processors(const SectionOptions& options) {
 
 Json adds_of_two_processes(const SectionOptions& options) {
   const double seconds = options.quick ? 0.3 : 2;
-  set_patience(seconds + 8);
+  set_patience((seconds + 8) * options.patience);
   return {{"device_scope", add_together({Adder::kDevice, Adder::kDevice}, seconds)},
           {"system_scope", add_together({Adder::kSystem, Adder::kSystem}, seconds)}};
 }

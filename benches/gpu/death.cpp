@@ -64,7 +64,7 @@ Json number(const std::optional<double>& seconds) { return seconds ? Json(*secon
 
 Json death(const SectionOptions& options) {
   const std::size_t bytes = std::size_t{1} << (options.quick ? 26 : 30);
-  const double patience = options.quick ? 3 : 6;
+  const double patience = (options.quick ? 3 : 6) * options.patience;
   const double free_before = free_in_shm();
   if (free_before < 2 * double(bytes)) return {{"skipped", "/dev/shm has too little room"}};
   const SharedBytes memory(sizeof(Progress));

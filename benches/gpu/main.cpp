@@ -22,12 +22,13 @@ namespace {
 using namespace ps_shm::bench;
 
 constexpr char kUsage[] =
-    "gpu [--quick] [--only SECTION] [--to FOLDER] [--table-mib N] [--help]\n"
+    "gpu [--quick] [--only SECTION] [--to FOLDER] [--table-mib N] [--patience X] [--help]\n"
     "  --quick         small sizes and few rounds\n"
     "  --only SECTION  one of registrations, waits, tearing, adds_with_processors, adds_of_two_processes, moves,\n"
     "                  death, links, rows\n"
     "  --to FOLDER     writes each section to a file there, case by case, and prints all sections that are there\n"
-    "  --table-mib N   how large rows' table is, by default at most 2 GiB; give more than the GPU has\n";
+    "  --table-mib N   how large rows' table is, by default at most 2 GiB; give more than the GPU has\n"
+    "  --patience X    factor of all limits of time, for a machine that is busy (1)\n";
 
 struct Section {
   const char* name;
@@ -102,6 +103,8 @@ int main(int argc, char** argv) {
       folder = argv[++i];
     else if (argument == "--table-mib" && i + 1 < argc && std::atoll(argv[i + 1]) > 0)
       options.table_mib = static_cast<std::size_t>(std::atoll(argv[++i]));
+    else if (argument == "--patience" && i + 1 < argc && std::atof(argv[i + 1]) > 0)
+      options.patience = std::atof(argv[++i]);
     else
       return fmt::print(stderr, "{}", kUsage), 2;
   }
@@ -111,7 +114,7 @@ int main(int argc, char** argv) {
 
   const double begin = now_seconds();
   Json all;
-  all["facts"] = run_section([&](const SoFar&) { return facts(options); }, options.quick ? 10 : 15);
+  all["facts"] = run_section([&](const SoFar&) { return facts(options); }, (options.quick ? 10 : 15) * options.patience);
   if (all["facts"].contains("no_gpu")) {
     fmt::print("skip: no GPU ({})\n", all["facts"]["no_gpu"].get<std::string>());
     return 77;
@@ -128,8 +131,9 @@ int main(int argc, char** argv) {
     if (!only.empty() && only != section.name) continue;
     is_known = true;
     if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "{}\n", section.name);
-    const double left = options.quick ? kQuickSeconds - (now_seconds() - begin) : section.most_seconds;
-    const double more = double(options.table_mib) * kSecondsPerMib;
+    const double most = section.most_seconds * options.patience;
+    const double left = options.quick ? kQuickSeconds * options.patience - (now_seconds() - begin) : most;
+    const double more = double(options.table_mib) * kSecondsPerMib * options.patience;
     const auto keep = [&](const Json& found) {
       all[section.name] = found;
       if (folder.empty()) return;
@@ -141,7 +145,7 @@ int main(int argc, char** argv) {
       options.so_far = so_far;
       return section.run(options);
     };
-    const Json found = run_section(run, std::min(left, section.most_seconds) + more, keep);
+    const Json found = run_section(run, std::min(left, most) + more, keep);
     keep(found);
     is_whole = is_whole && !has_error(found);
     remove_jobs(options.job_prefix);

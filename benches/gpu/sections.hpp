@@ -16,6 +16,7 @@ struct SectionOptions {
   bool quick = false;
   std::string job_prefix;     // of the names of jobs: what is left of them is removed
   std::size_t table_mib = 0;  // of the table whose rows are moved; 0: what fits
+  double patience = 1;        // factor of all limits of time
   // Called after each case with all results of the section so far. They are kept if the section is ended early.
   SoFar so_far = [](const Json&) {};
 };

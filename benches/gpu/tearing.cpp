@@ -141,7 +141,7 @@ Json written_by_gpu(double seconds) {
 }  // namespace
 
 Json tearing(const SectionOptions& options) {
-  const double seconds = options.quick ? 0.1 : 1, patience = 2 * seconds + 4;
+  const double seconds = options.quick ? 0.1 : 1, patience = (2 * seconds + 4) * options.patience;
   // Each in a process of its own, since writers are forked before CUDA begins.
   const Json stores8 = run_section([=](const SoFar&) { return read_by_gpu<std::uint64_t>(seconds); }, patience);
   const Json stores4 = run_section([=](const SoFar&) { return read_by_gpu<std::uint32_t>(seconds); }, patience);

@@ -8,8 +8,6 @@
 namespace ps_shm::bench {
 namespace {
 
-constexpr double kPatience = 2.0;  // seconds; a wait takes microseconds
-
 // One page between this process and the writer.
 struct Words {
   shm::AtomicShm<std::uint32_t> asked, word;
@@ -57,6 +55,7 @@ void require(bool fact, const char* otherwise) {
 }  // namespace
 
 Json waits(const SectionOptions& options) {
+  const double patience = 2.0 * options.patience;  // seconds; a wait takes microseconds
   const SharedBytes memory(sizeof(Words));
   Words& words = *memory.as<Words>();
   const Helper writer([&] { write_what_is_asked(words); });
@@ -70,7 +69,7 @@ Json waits(const SectionOptions& options) {
   const auto launched = [&] {
     return seconds_of([&] {
       flag.launch();
-      require(comes_true(kPatience, [&] { return flag.is_set(); }), "a kernel's flag was not seen");
+      require(comes_true(patience, [&] { return flag.is_set(); }), "a kernel's flag was not seen");
     });
   };
   const auto synchronized = [&] {
@@ -81,9 +80,9 @@ Json waits(const SectionOptions& options) {
   };
   const auto by_processor = [&] {
     words.asked.store_release(++number);
-    require(comes_true(kPatience, [&] { return words.word.load_acquire() == number; }), "the writer says nothing");
+    require(comes_true(patience, [&] { return words.word.load_acquire() == number; }), "the writer says nothing");
     flag.launch();
-    require(comes_true(kPatience, [&] { return flag.is_set(); }), "a kernel's flag was not seen");
+    require(comes_true(patience, [&] { return flag.is_set(); }), "a kernel's flag was not seen");
     return now_seconds() - words.written_at.load_relaxed();
   };
   const auto by_stream = [&] {
@@ -91,9 +90,9 @@ Json waits(const SectionOptions& options) {
     flag.launch();
     require(!flag.is_set(), "the stream did not wait for the word");
     words.asked.store_release(number);
-    const bool came = comes_true(kPatience, [&] { return flag.is_set(); });
+    const bool came = comes_true(patience, [&] { return flag.is_set(); });
     const double now = now_seconds();
-    require(comes_true(kPatience, [&] { return words.word.load_acquire() == number; }), "the writer says nothing");
+    require(comes_true(patience, [&] { return words.word.load_acquire() == number; }), "the writer says nothing");
     require(came, "the stream does not see what another process stores");
     return now - words.written_at.load_relaxed();
   };

@@ -152,6 +152,8 @@ struct GpuRowsOptions {
 // What a GpuRows or GpuTable has done so far.
 struct GpuRowTransfers {
   std::string strategy;                      // how it pulls and pushes, in a few words; diagnostic only
+  std::string reasons;                       // why, in sentences; diagnostic only
+  std::uint32_t threads = 1;                 // of the worker, which apply what has been pushed
   std::uint64_t registered_bytes = 0;        // bytes of host memory registered with CUDA
   std::uint64_t pulls = 0, pulled_rows = 0;  // pulls so far; rows that they have copied, repeated ones counted
   std::uint64_t pushes = 0, given_rows = 0;  // pushes so far; rows as the caller gave them, repeated ones counted

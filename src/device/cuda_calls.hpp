@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 
@@ -83,6 +84,7 @@ class CudaCalls {
   struct KnownGpus {
     std::mutex mutex;
     std::map<int, std::shared_ptr<const GpuInfo>> by_device;
+    std::set<int> yielding;  // see yield_in_waits_once (train/gpu/choose_gpu.cpp)
   };
   const std::shared_ptr<KnownGpus> known_gpus = std::make_shared<KnownGpus>();
 
@@ -134,9 +136,10 @@ class CudaCalls {
   // The stream continues when the word, at a device address, is `value` or up to 2^31 - 1 more (cuStreamWaitValue32).
   virtual CudaError wait_value(Stream stream, void* device_word, std::uint32_t value) = 0;
 
-  // What is enqueued between these two calls is recorded instead of run; launch() runs it.
+  // What is enqueued between these two calls is recorded instead of run; launch() runs it. `operations` is how many
+  // kernels and copies were recorded.
   virtual CudaError begin_capture(Stream stream) = 0;
-  virtual CudaError end_capture(Stream stream, Graph& graph) = 0;
+  virtual CudaError end_capture(Stream stream, Graph& graph, std::size_t& operations) = 0;
   virtual CudaError launch(Graph graph, Stream stream) = 0;
   virtual CudaError destroy_graph(Graph graph) = 0;
 };

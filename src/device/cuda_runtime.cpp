@@ -333,11 +333,12 @@ class RuntimeCalls final : public CudaCalls {
   CudaError begin_capture(Stream stream) override {
     return cudaStreamBeginCapture(raw(stream), cudaStreamCaptureModeThreadLocal);
   }
-  CudaError end_capture(Stream stream, Graph& graph) override {
+  CudaError end_capture(Stream stream, Graph& graph, std::size_t& operations) override {
     cudaGraph_t recorded = nullptr;
     if (const CudaError error = cudaStreamEndCapture(raw(stream), &recorded); error != kSuccess) return error;
     cudaGraphExec_t made{};
-    const CudaError error = cudaGraphInstantiate(&made, recorded, 0);
+    CudaError error = cudaGraphGetNodes(recorded, nullptr, &operations);
+    if (error == kSuccess) error = cudaGraphInstantiate(&made, recorded, 0);
     cudaGraphDestroy(recorded);
     return hand_over(error, made, graph);
   }

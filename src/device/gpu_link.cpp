@@ -105,7 +105,7 @@ void GpuLink::Impl::plan() {
   totals.registrations = registered.calls;
   totals.registration_seconds = registered.seconds;
   totals.strategy = describe(strategy);
-  totals.reasons = fmt::format("{} {}", strategy.pull_reason, strategy.registration_reason);
+  totals.reasons = device::reasons_for_variables(strategy);
   totals.threads = worker.threads().count();
   shm::note_gpu(worker.job().worker(worker.rank()), device::note_of(gpu, strategy, shards.registered_bytes()));
 }

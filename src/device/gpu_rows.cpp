@@ -36,17 +36,21 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
   device::StrategyInput input;                                   // of one kernel's pull
   input.has_additive_inplace = state_of(given).adds_in_place();  // a GpuLink of the variable may want to write
   device::Strategy strategy = device::choose_strategy(gpu, input);
+  std::string why;
   if (table.is_bfloat16()) {
-    warn("its rows are bfloat16, which the GPU's kernel does not read");
+    why = "its rows are bfloat16, which the GPU's kernel does not read";
+    warn(why);
   } else if (strategy.pull != device::PullPath::kThroughHost) {
     device::RegistrationTotals registered;
     std::set<std::uint32_t> used;
     for (const VariablePart& part : state_of(given).parts) used.insert(part.record.shard);
-    std::string why;
     is_registered = shards->try_register(used, strategy.read_only, shards.use_count() > 1, registered, why);
     totals.registered_bytes = registered.bytes;
     if (!is_registered) warn(why);
+    device::note_refusal(registered.read_only_refusal, strategy);
   }
+  totals.reasons = device::reasons_for_rows(strategy, is_registered ? "" : why);
+  totals.threads = worker.threads().count();
   strategy.native_adds = false;  // rows are summed up and pushed by the CPU
   if (!is_registered) strategy.pull = device::PullPath::kThroughHost;
   if (!worker.has_link())

@@ -6,7 +6,6 @@
 
 #include "device/polling.hpp"
 #include "device/probe.hpp"
-#include "device/strategy.hpp"
 
 namespace ps_shm {
 
@@ -17,13 +16,12 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
       table_(given),
       state_(worker.table(given.name())),
       parts_(state_.parts.size()) {
-  const device::GpuInfo gpu = open();
+  gpu_ = open();
   pulled_ = std::make_unique<device::OwnEvent>(cuda);
   undecided_ = device::PinnedMemory<shm::AtomicShm<std::uint64_t>>(cuda, 1);
   push = std::make_unique<device::RowPush>(*this);
 
-  const device::Strategy strategy = device::choose_strategy(gpu, {});
-  reads_only_ = strategy.read_only;
+  strategy_ = device::choose_strategy(gpu_, {});
   for (Part& part : parts_) {
     part.buckets = std::make_unique<device::Registration>(cuda);
     part.rows = std::make_unique<device::Registration>(cuda);
@@ -43,17 +41,43 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
                 .l2 = settings.l2,
                 .beta = settings.ftrl_beta,
                 .inverse_rate = 0.0F};
+  totals.threads = worker.threads().count();
+  std::string why;
   if (state_.spec.touch_on_pull)
-    warn("its pulls count as uses, which a GPU cannot note");
+    why = "its pulls count as uses, which a GPU cannot note";
   else if (state_.spec.dtype != DType::kFloat32)
-    warn(fmt::format("its rows are {}, which the GPU's kernel does not read", to_string(state_.spec.dtype)));
-  else if (strategy.pull != device::PullPath::kThroughHost)
+    why = fmt::format("its rows are {}, which the GPU's kernel does not read", to_string(state_.spec.dtype));
+  if (!why.empty())
+    go_through_host(why);
+  else if (strategy_.pull == device::PullPath::kThroughHost)
+    note_use(0);
+  else
     is_registered_ = follow_growth();
-  totals.strategy =
-      is_registered_ ? "pulls rows by kernels, pushes staged" : "pulls rows through host memory, pushes staged";
 }
 
-GpuTable::Impl::~Impl() { settle(); }
+GpuTable::Impl::~Impl() {
+  settle();
+  shards->count_table(totals.registered_bytes, 0);
+}
+
+void GpuTable::Impl::go_through_host(const std::string& why) {
+  note_use(0, why);
+  warn(why);
+}
+
+// What the inspector shows of a worker with a GpuLink is the link's.
+void GpuTable::Impl::note_use(std::uint64_t registered_bytes, const std::string& why_not) {
+  totals.strategy =
+      registered_bytes != 0 ? "pulls rows by kernels, pushes staged" : "pulls rows through host memory, pushes staged";
+  totals.reasons = device::reasons_for_rows(strategy_, why_not);
+  shards->count_table(totals.registered_bytes, registered_bytes);
+  totals.registered_bytes = registered_bytes;
+  device::Strategy used = strategy_;
+  used.native_adds = false;  // gradients are summed up and pushed by the CPU
+  if (registered_bytes == 0) used.pull = device::PullPath::kThroughHost;
+  if (!worker.has_link())
+    shm::note_gpu(worker.job().worker(worker.rank()), device::note_of(gpu_, used, shards->registered_bytes()));
+}
 
 // Whether registering the part anew is worth its time.
 bool GpuTable::Impl::has_grown(std::size_t number) const {
@@ -75,8 +99,7 @@ bool GpuTable::Impl::follow_growth() {
     std::string why;
     if (try_register(number, why)) continue;
     for (Part& part : parts_) part.buckets->unregister(), part.rows->unregister();
-    totals.registered_bytes = 0;
-    warn(why);
+    go_through_host(why);
     return false;
   }
   if (is_other) upload();
@@ -92,11 +115,12 @@ bool GpuTable::Impl::try_register(std::size_t number, std::string& why) {
   const std::uint64_t row_count = record.rows_backed.load_acquire();  // (table.A1)
   std::byte* const base = table.segment().data();
   device::RegistrationTotals totals_of_both;
-  if (!part.buckets->try_register(base + record.buckets_offset, sizeof(std::uint64_t) << bits, reads_only_,
+  if (!part.buckets->try_register(base + record.buckets_offset, sizeof(std::uint64_t) << bits, strategy_.read_only,
                                   totals_of_both, why) ||
-      !part.rows->try_register(base + record.rows_offset, row_count * record.row_bytes, reads_only_, totals_of_both,
-                               why))
+      !part.rows->try_register(base + record.rows_offset, row_count * record.row_bytes, strategy_.read_only,
+                               totals_of_both, why))
     return false;
+  device::note_refusal(totals_of_both.read_only_refusal, strategy_);
   part.known.bits = bits;
   part.known.row_count = row_count;
   return true;
@@ -104,12 +128,13 @@ bool GpuTable::Impl::try_register(std::size_t number, std::string& why) {
 
 void GpuTable::Impl::upload() {
   std::vector<std::uint64_t> regions;
-  totals.registered_bytes = 0;
+  std::uint64_t registered_bytes = 0;
   for (const Part& part : parts_)
     for (const auto* const one : {part.buckets.get(), part.rows.get()}) {
       regions.insert(regions.end(), one->regions().begin(), one->regions().end());
-      totals.registered_bytes += one->bytes();
+      registered_bytes += one->bytes();
     }
+  note_use(registered_bytes);
   regions_ = {};
   regions_ = device::DeviceMemory<std::uint64_t>(cuda, regions.size());
   if (known_.count() == 0) known_ = device::DeviceMemory<kernels::KeyPart>(cuda, parts_.size());

@@ -7,6 +7,7 @@
 #include "device/registration.hpp"
 #include "device/row_carrier.hpp"
 #include "device/row_push.hpp"
+#include "device/strategy.hpp"
 #include "worker/table_state.hpp"
 
 namespace ps_shm {
@@ -32,6 +33,9 @@ struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
   bool follow_growth();
   bool try_register(std::size_t number, std::string& why);
   void upload();
+  // How it pulls, in `totals` and for the inspector. No bytes: not by kernels; `why_not` as for reasons_for_rows().
+  void note_use(std::uint64_t registered_bytes, const std::string& why_not = {});
+  void go_through_host(const std::string& why);
   void pull_through_host(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found);
   void copy(void* to, const void* from, std::size_t bytes) {
     check(cuda.copy(to, from, bytes, stream->get()), "copy rows");
@@ -40,7 +44,9 @@ struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
 
   Table table_;
   TableState& state_;
-  bool is_registered_ = false, reads_only_ = false;
+  device::GpuInfo gpu_;
+  device::Strategy strategy_;
+  bool is_registered_ = false;
   std::vector<Part> parts_;
   kernels::KeyTable on_device_{};
   device::DeviceMemory<std::uint64_t> regions_;

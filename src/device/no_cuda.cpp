@@ -56,7 +56,7 @@ class NoCalls final : public CudaCalls {
   CudaError wait_value(Stream, void*, std::uint32_t) override { return kNone; }
 
   CudaError begin_capture(Stream) override { return kNone; }
-  CudaError end_capture(Stream, Graph&) override { return kNone; }
+  CudaError end_capture(Stream, Graph&, std::size_t&) override { return kNone; }
   CudaError launch(Graph, Stream) override { return kNone; }
   CudaError destroy_graph(Graph) override { return kNone; }
 };

@@ -75,8 +75,11 @@ class ShardMemory {
     return false;
   }
 
+  // Tables by key register their own segments: how many bytes one had registered, and has now.
+  void count_table(std::uint64_t before, std::uint64_t now) { of_tables_ += now - before; }
+
   std::uint64_t registered_bytes() const {
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = of_tables_;
     for (const auto& [number, shard] : shards_) bytes += shard.registration->bytes();
     return bytes;
   }
@@ -93,6 +96,7 @@ class ShardMemory {
   shm::JobSegments& job_;
   const int device_;
   std::map<std::uint32_t, Shard> shards_;
+  std::uint64_t of_tables_ = 0;  // bytes
 };
 
 }  // namespace ps_shm::device

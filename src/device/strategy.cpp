@@ -156,6 +156,23 @@ void note_refusal(const std::string& why, Strategy& strategy) {
       why);
 }
 
+std::string reasons_for_variables(const Strategy& strategy) {
+  return fmt::format("{} {} {}", strategy.pull_reason, strategy.push_reason, strategy.registration_reason);
+}
+
+std::string reasons_for_rows(const Strategy& strategy, const std::string& why_not) {
+  constexpr char kPush[] =
+      "The GPU sums the gradients of each row, and copies the sums to the worker's own pinned memory piece by piece, "
+      "while the CPU applies those that are there.";
+  if (!why_not.empty()) return fmt::format("The CPU copies the rows that a batch names: {}. {}", why_not, kPush);
+  if (strategy.pull == PullPath::kThroughHost)
+    return fmt::format("The CPU copies the rows that a batch names. {} {}", kPush, strategy.registration_reason);
+  return fmt::format(
+      "A kernel reads the rows that a batch names: they are too small for a copy each. {} {}", kPush,
+      strategy.native_adds ? "Shards are registered for reading and writing: a GpuLink may have the GPU add to them."
+                           : strategy.registration_reason);
+}
+
 shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t registered_bytes) {
   return {.uuid = gpu.properties.uuid,
           .pci_address = gpu.properties.pci_address,

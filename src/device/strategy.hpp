@@ -46,6 +46,13 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);
 // Corrects a strategy whose registration for reading only was refused for this reason; does nothing if it is empty.
 void note_refusal(const std::string& why, Strategy& strategy);
 
+// Why variables are transferred as they are, in sentences.
+std::string reasons_for_variables(const Strategy& strategy);
+
+// The same for the rows of a variable or table. `why_not`: why no kernel pulls them, if there is another reason than
+// the GPU's.
+std::string reasons_for_rows(const Strategy& strategy, const std::string& why_not);
+
 // What the inspector shows of a worker.
 shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t registered_bytes);
 

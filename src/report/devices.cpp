@@ -19,13 +19,16 @@ Json version_of(int version) {
 
 Json answer(int value) { return value < 0 ? Json() : Json(value); }
 
+// Of large variables: with chunks of the size that they have without `chunk-bytes`, and with large ones.
 Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
-  device::StrategyInput input{device::kKernelPullBytes, is_additive_inplace};
-  const PullPath small_pull = choose_strategy(gpu, input).pull;
-  ++input.pull_bytes;
+  constexpr std::size_t kDefaultChunkBytes = std::size_t{32} << 10, kLargePull = device::kKernelPullBytes + 1;
+  device::StrategyInput input{kLargePull, is_additive_inplace};
+  input.chunk_bytes = device::kCopyEngineChunkBytes;
+  const PullPath large_chunk_pull = choose_strategy(gpu, input).pull;
+  input.chunk_bytes = kDefaultChunkBytes;
   const Strategy strategy = choose_strategy(gpu, input);
   return {{"pull", to_string(strategy.pull)},
-          {"small_pull", to_string(small_pull)},
+          {"large_chunk_pull", to_string(large_chunk_pull)},
           {"push", to_string(strategy.push)},
           {"native_adds", strategy.native_adds},
           {"wide_adds", strategy.wide_adds},
@@ -84,11 +87,14 @@ std::string float_add_as_text(const Json& float_add) {
 }
 
 std::string strategy_as_text(const char* job, const Json& strategy) {
-  const std::string pull = strategy["pull"].get<std::string>(), small = strategy["small_pull"].get<std::string>();
-  std::string text =
-      fmt::format("  {}: pulls: {}{}; pushes: {}{}\n", job, pull,
-                  small == pull ? "" : fmt::format(", small ones: {}", small), strategy["push"].get<std::string>(),
-                  strategy["native_adds"].get<bool>() ? ", in-place variables updated by the GPU" : "");
+  const std::string pull = strategy["pull"].get<std::string>(),
+                    of_large = strategy["large_chunk_pull"].get<std::string>();
+  std::string text = fmt::format("  {}: pulls: {}{}; pushes: {}{}\n", job, pull,
+                                 of_large == pull ? ""
+                                                  : fmt::format(", of chunks of {} KiB or more: {}",
+                                                                device::kCopyEngineChunkBytes >> 10, of_large),
+                                 strategy["push"].get<std::string>(),
+                                 strategy["native_adds"].get<bool>() ? ", in-place variables updated by the GPU" : "");
   for (const auto& reason : strategy["reasons"]) text += fmt::format("    {}\n", reason.get<std::string>());
   return text;
 }

@@ -1,11 +1,13 @@
 #include "report/summary.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "config/modes.hpp"
@@ -75,6 +77,20 @@ void add(Json& json, const std::string& of, const Metrics& metrics) {
 std::string to_text(const StalenessSummary& staleness) {
   return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness.mean, staleness.p50, staleness.p99,
                      staleness.max);
+}
+
+// How workers transfer to and from their GPUs, and why: two lines for those that do the same.
+std::string gpus_text(const RunReport& run) {
+  std::map<std::string, std::vector<std::uint32_t>> ranks_of;
+  for (const WorkerReport& worker : run.per_worker)
+    if (const std::string text = transfers_text(worker.gpu); !text.empty()) ranks_of[text].push_back(worker.rank);
+  std::string all;
+  for (const auto& [text, ranks] : ranks_of) {
+    const std::size_t end = text.find('\n');
+    all += fmt::format("  GPU of {} {}: {}\n    {}\n", ranks.size() == 1 ? "worker" : "workers", fmt::join(ranks, ", "),
+                       text.substr(0, end), text.substr(end + 1));
+  }
+  return all;
 }
 
 std::string workers_table(const RunReport& run, Columns columns) {
@@ -369,6 +385,7 @@ std::string to_text(const RunReport& run, Columns columns) {
   for (const WorkerReport& worker : run.per_worker)
     if (const std::string forgotten = forgotten_text(worker.rank, worker.steps, worker.dropped); !forgotten.empty())
       text += fmt::format("  {}\n", forgotten);
+  text += gpus_text(run);
   if (run.per_worker.size() > 1) text += workers_table(run, columns);
   return fitted(text, columns);
 }

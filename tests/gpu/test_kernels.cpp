@@ -150,6 +150,27 @@ TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too,
     }
 }
 
+TEST_CASE("softmax: a large batch, whose gradient has a kernel of its own, has the bits of a small one") {
+  Bench bench;
+  constexpr int kRows = 256, kColumns = 100, kTimes = 8;  // powers of 2, so that a row's share is exact
+  const std::vector<float> logits = random_floats(product(kRows, kColumns), 5);
+  std::vector<std::uint8_t> labels;
+  for (int i = 0; i < kRows; ++i) labels.push_back(static_cast<std::uint8_t>(i * 7 % kColumns));
+  std::vector<float> many_logits;
+  std::vector<std::uint8_t> many_labels;
+  for (int time = 0; time < kTimes; ++time) {
+    many_logits.insert(many_logits.end(), logits.begin(), logits.end());
+    many_labels.insert(many_labels.end(), labels.begin(), labels.end());
+  }
+  const Loss small = softmax_on_device(bench, logits, labels, kColumns);
+  const Loss large = softmax_on_device(bench, many_logits, many_labels, kColumns);
+  std::size_t different = 0;
+  for (std::size_t i = 0; i < many_logits.size(); ++i)
+    different += !is_same(kTimes * large.gradient[i], small.gradient[i % logits.size()]);
+  CHECK(different == 0);
+  CHECK(std::abs(large.loss - small.loss) <= 4 * kEpsilon * small.loss);
+}
+
 TEST_CASE("softmax: NaN or infinity in any row shows in the loss") {
   Bench bench;
   for (const float strange : {kNan, kInfinity})
@@ -305,10 +326,12 @@ TEST_CASE("product: all transpositions equal float64's within rounding, repeat b
         // Nothing may wait for a stream that is being recorded.
         const CudaError begun = cuda().begin_capture(stream), recorded = enqueue();
         Graph graph = nullptr;
-        const CudaError ended = cuda().end_capture(stream, graph);
+        std::size_t operations = 0;
+        const CudaError ended = cuda().end_capture(stream, graph, operations);
         REQUIRE(begun == kSuccess);
         REQUIRE(recorded == kSuccess);
         REQUIRE(ended == kSuccess);
+        CHECK(operations >= 1);
         bench.run(cuda().launch(graph, stream));
         CHECK(differing(bench.get(out), once) == 0);
         bench.run(cuda().destroy_graph(graph));

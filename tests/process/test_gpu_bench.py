@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-import isolation  # noqa: F401: mounts a private /dev/shm
+import isolation  # mounts a private /dev/shm
 from closings import Closings
 from streams import PATIENCE
 
@@ -18,10 +18,11 @@ MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SA
 ATTRIBUTES = {86, 88, 91, 99, 100, 113, 134, 147}
 SECTIONS = ("registrations", "waits", "tearing", "adds_with_processors", "adds_of_two_processes", "moves", "death",
             "links", "rows")
+PATIENT = ("--patience", "100")  # the benchmark's limits are for a machine that does nothing else
 
 
 def run(program, *arguments):
-    done = subprocess.run([BENCHES / program, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+    done = subprocess.run([BENCHES / program, *PATIENT, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=PATIENCE)
     return done.returncode, done.stdout, done.stderr
 
@@ -74,6 +75,8 @@ class OnFake(unittest.TestCase):
 
     def test_links_stand_beside_the_limit_of_the_same_run(self):
         cases = self.found["links"]["cases"]
+        if any("skipped" in case for case in cases):
+            self.skipTest("skipped: /dev/shm has too little room")
         self.assertEqual({(c["mode"], c["chunk_bytes"]) for c in cases},
                          {(m, b) for m in ("async", "sync") for b in (32768, 1048576)})
         for case in cases:
@@ -115,7 +118,7 @@ class OnFake(unittest.TestCase):
 
     def test_a_section_that_is_ended_early_keeps_the_cases_that_it_has(self):
         with tempfile.TemporaryDirectory() as folder, contextlib.closing(Closings(folder)) as closings:
-            process = subprocess.Popen([BENCHES / "gpu_on_fake", "--only", "rows", "--table-mib", "8", "--to", folder],
+            process = subprocess.Popen([BENCHES / "gpu_on_fake", *PATIENT, "--only", "rows", "--table-mib", "8", "--to", folder],
                                        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
             file = pathlib.Path(folder, "rows.json")
             closings.next(2, PATIENCE)  # the file of the first case has its name once that of the second one is written
@@ -129,7 +132,10 @@ class OnFake(unittest.TestCase):
             self.assertEqual(leftovers(), [])
 
     def test_a_killed_process_gives_its_pages_back(self):
-        self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
+        if "skipped" in self.found["death"]:
+            self.skipTest("skipped: /dev/shm has too little room")
+        if isolation.HAS_OWN_DEV_SHM:  # else others may take what it has given back
+            self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
         self.assertTrue(self.found["death"]["next_process_copies"])
 
 

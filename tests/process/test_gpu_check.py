@@ -4,14 +4,19 @@ import json
 import lzma
 import os
 import pathlib
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import support
 
 sys.path.insert(0, str(support.SOURCE / "tools" / "gpu_checks"))
+import jobs  # noqa: E402
 import programs  # noqa: E402
 import python_package  # noqa: E402
 import table  # noqa: E402
@@ -32,6 +37,29 @@ class Usage(unittest.TestCase):
         self.assertIn("Usage: tools/gpu_check", out)
         for wrong in (("--nonsense",), ("--json",)):
             self.assertEqual(check(*wrong)[0], 2)
+
+
+class WithoutNvcc(unittest.TestCase):
+    def test_a_gpu_that_nothing_can_be_built_for_is_an_error_and_not_no_gpu(self):
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            (folder / "tools").mkdir()
+            (folder / "dev").mkdir()
+            (folder / "dev" / "nvidia0").touch()  # the script is shown this file in place of a GPU's
+            text = GPU_CHECK.read_text()
+            self.assertIn("'/dev/nvidia", text)
+            (folder / "tools" / "gpu_check").write_text(text.replace("'/dev/nvidia", f"'{folder}/dev/nvidia"))
+            (folder / "tools" / "setup.sh").write_text((support.SOURCE / "tools" / "setup.sh").read_text())
+            (folder / "bin").mkdir()
+            for program in ("bash", "dirname", "readlink"):  # no python3 to ask the driver
+                (folder / "bin" / program).symlink_to(shutil.which(program))
+            for options in ((), ("--pack", folder / "packed")):
+                done = subprocess.run([shutil.which("bash"), folder / "tools" / "gpu_check", "--json", folder / "report.json", *options],
+                                      env={"PATH": str(folder / "bin"), "CUDA_HOME": str(folder)}, stdin=subprocess.DEVNULL,
+                                      capture_output=True, text=True, timeout=support.PATIENCE)
+                self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+                self.assertIn("gpu_check: nvcc, which builds for the GPU, is not found; set CUDA_HOME", done.stderr)
+            self.assertFalse((folder / "report.json").exists())
 
 
 @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
@@ -81,6 +109,82 @@ class WithoutGpu(support.ProcessTest):
         self.assertEqual(len(notices), 1, err)
         worker = json.loads(out)
         self.assertNotIn("gpu", json.dumps(worker))
+
+
+class OnANewBox(support.ProcessTest):
+    """The commands for a box whose GPU was never used: without one they are understood as far as they come. (The sections of
+    the benchmark, on the simulated GPU, are in test_gpu_bench.py.)"""
+    DEVICE = "simulated" if os.environ.get("PS_SHM_CUDA") == "simulated" else "cuda"
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_each_part_of_the_check_says_that_there_is_no_gpu(self):
+        code, out, err = support.run("inspect_shm", "doctor")
+        self.assertIn(code, (0, 3), err)  # 3: something of another job
+        self.assertRegex(out, r"(?m)^CUDA: ")
+        with tempfile.TemporaryDirectory() as folder:
+            for part in (("1",), ("5", "--quick"), ("6", "--soak", "2")):
+                report = pathlib.Path(folder) / f"{part[0]}.json"
+                code, out, err = check("--prebuilt", support.TOOLS.parent, "--part", *part, "--json", report)
+                self.assertEqual((code, err), (77, ""), out)
+                self.assertEqual(out, f"gpu_check: no GPU: {json.loads(report.read_text())['no_gpu']}\n")
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_jobs_say_what_they_measured_or_why_not_as_json(self):
+        small = ("--model", "mlp", "--batch", 100, "--data", "synthetic:20x10x600", "--seed", 1, "--steps", 30)
+        dense = [(*small, "--workers", workers, "--mode", mode, *way) for workers in (1, 3) for mode in ("async", "sync")
+                 for way in ((), ("--no-stream-waits",), ("--wire", "bf16"))]
+        counts = [("--model", "count", "--size", 2 * 10 ** 5, "--threads", threads, "--steps", 40, *way) for threads in (1, 8)
+                  for way in ((), ("--optimizer", "adam"), ("--chunk-bytes", "1MiB"))]
+        for options in dense + counts:
+            with self.subTest(options):
+                code, out, err = support.run("launch_shm", "--json", *options, "--device", self.DEVICE)
+                found = json.loads(out)
+                if self.DEVICE == "cuda":
+                    self.assertEqual(code, 1, out + err)
+                    self.assertRegex(found["error"], "^device cuda: ")
+                    continue
+                self.assertEqual(code, 0, out + err)
+                self.assertRegex(out, r'"steps_per_second":[0-9.]+')
+                gpu = found["per_worker"][0]["gpu"]
+                # Some steps are timed, of which a worker in async may have done none; a count has nothing to time.
+                of_steps = ("step_us", "idle_share") if "sync" in options else ()
+                for key in ("strategy", "reasons", "graph_operations", "bounced_chunks", "threads", *of_steps):
+                    self.assertIn(key, gpu)
+                if "--threads" in options:
+                    self.assertEqual(gpu["threads"], options[options.index("--threads") + 1])
+        found = self.launch(*small, "--workers", 3, "--mode", "sync")
+        self.assertGreater(found["steps_per_second"], 0)
+        self.assertRegex(found["digest"], "^[0-9a-f]{16}$")
+
+    def test_a_sync_job_is_seen_to_go_on_after_a_death(self):
+        self.start_ps("--workers", 2, "--mode", "sync")
+        count = ("--model", "count", "--size", 1000, "--steps", 10 ** 8, "--quiet")
+        workers = [self.start("worker_shm", "--job", self.job, *count, "--device", "cpu") for _ in range(2)]
+
+        def global_step():
+            shown = support.run("inspect_shm", "show", "--job", self.job, "--json")[1]
+            return int(re.search('"global_step": ([0-9]+)', shown)[1])  # as grep finds it
+
+        support.wait_until(lambda: global_step() > 0, "a step of both")
+        workers[0].kill()
+        workers[0].wait()
+        seen = global_step()
+        support.wait_until(lambda: global_step() > seen, "a step of the other one")
+
+    def test_the_files_of_tests_for_the_sanitizer_have_cases(self):
+        program = support.TOOLS.parent / "tests" / "gpu_tests_on_cpu"  # which has the same cases
+        if not program.exists():
+            self.skipTest("skipped: this build has no tests of kernels")
+
+        def count(*options):
+            said = subprocess.run([program, "--count", *options], capture_output=True, text=True, timeout=support.PATIENCE).stdout
+            return int(re.search(r"passing the current filters: (\d+)", said)[1])
+
+        for file in ("transfer_kernels", "row_kernels", "gpu_link"):
+            cases = f"--source-file=*/test_{file}.cpp"
+            kept = count(cases, "--test-case-exclude=*can wait on the stream*")
+            self.assertGreater(kept, 0)
+            self.assertEqual(count(cases) - kept, int(file == "gpu_link"), "what a tool that serialises launches cannot run")
 
 
 MIG = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-11)
@@ -140,17 +244,20 @@ class Spread(support.ProcessTest):
 LAUNCH = """#!{python}
 import json, os, sys
 options = dict(zip(sys.argv[1:], sys.argv[2:]))
+if "--workers" not in options: sys.exit("as many workers as the box has GPUs")
+count = int(options["--workers"])
 if os.environ.get("FAULT") == "job" and options.get("--mode") == "async" and options["--device"] == "cuda": sys.exit(3)
 fault, device = os.environ.get("FAULT"), options["--device"]
-gpu = dict(strategy="as it is", resident=True, graph=True, redone_chunks=0, bounced_chunks=0)
+gpu = dict(strategy="as it is", resident=True, graph_operations=11, redone_chunks=0, bounced_chunks=0)
 if fault != "untimed":
-    gpu.update(idle_share=0.5, step_us=dict(wait=1.0, pull=1.0, compute=1.0, push=1.0))
-on_gpu = {{"cpu": 0, "cuda": 3, "cuda:0": 3}}.get(device, 2) if fault != "cpu" else 0
-workers = [dict(gpu=gpu)] * on_gpu + [dict()] * (3 - on_gpu)
-total = 3.0 * float(options.get("--steps", 0)) - (fault == "sum")
+    gpu.update(idle_share=0.5 if count > 1 else 0.25, step_us=dict(wait=1.0, pull=1.0, compute=1.0, push=1.0))
+on_gpu = {{"cpu": 0, "cuda": count, "cuda:0": count}}.get(device, count - 1) if fault != "cpu" else 0
+workers = [dict(gpu=gpu)] * on_gpu + [dict()] * (count - on_gpu)
+is_wrong = fault == "one process" and "--workers-per-process" in options
+total = count * float(options.get("--steps", 0)) - (fault == "sum" or is_wrong)
 print(json.dumps(dict(steps_per_second=100.0, per_worker=workers, value_min=total, value_max=total,
                       test_accuracy=0.9 - 0.1 * (fault == "accuracy" and device == "cuda"),
-                      digest="0" if fault != "digest" else str(os.getpid()))))
+                      digest="0" if fault != "digest" and not is_wrong else str(os.getpid()))))
 """
 INSPECT = """#!{python}
 import json
@@ -176,8 +283,16 @@ sys.exit(fault == "bench")
 
 SUITE = """#!{python}
 import os, sys
-sys.exit(os.environ.get("FAULT") == "soak")
+sys.exit(dict(test=1, skip=77, soak=1).get(os.environ.get("FAULT"), 0))
 """
+
+
+def write_packages(folder):
+    """Empty ones."""
+    for name in ("torch", "numpy", "ps_shm/__init__", "ps_shm/torch"):
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
 
 
 class WithStandIns(unittest.TestCase):
@@ -189,18 +304,23 @@ class WithStandIns(unittest.TestCase):
         self.build = pathlib.Path(folder.name).resolve()
         for name, text in (("tools/launch_shm", LAUNCH), ("tools/inspect_shm", INSPECT), ("benches/gpu", BENCH),
                            ("tools/ps_shm", SUITE), ("tools/worker_shm", SUITE), ("tests/gpu_tests_on_gpu", SUITE)):
-            path = self.build / name
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text.format(python=sys.executable))
-            path.chmod(0o755)
+            self.write(name, text.format(python=sys.executable))
         info = self.build / "meson-info"
         info.mkdir()
         (info / "meson-info.json").write_text(json.dumps({"directories": {"build": "/elsewhere"}}))
-        tests = [{"name": "one", "suite": ["ps-shm:gpu"], "timeout": 9, "env": {},
-                  "cmd": ["/bin/sh", "-c", "case $FAULT in test) exit 1;; skip) exit 77;; esac; ls /elsewhere/tools"]},
-                 {"name": "other", "suite": ["ps-shm:unit"], "timeout": 9, "env": {}, "cmd": ["/bin/false"]}]
+        tests = [{"name": "one", "suite": ["ps-shm:gpu"], "timeout": 9, "env": {}, "cmd": ["/elsewhere/tests/gpu_tests_on_gpu"]},
+                 {"name": "script", "suite": ["ps-shm:gpu"], "timeout": 9, "env": {},
+                  "cmd": ["/nowhere/python3", "/nowhere/script.py", "/elsewhere"]},
+                 {"name": "other", "suite": ["ps-shm:unit"], "timeout": 9, "env": {}, "cmd": ["/elsewhere/tests/other"]}]
         (info / "intro-tests.json").write_text(json.dumps(tests))
         self.json = self.build / "report.json"
+
+    def write(self, name, text):
+        """Puts a program into the build folder."""
+        path = self.build / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
 
     def check(self, fault="", *options, env=None):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
@@ -214,7 +334,10 @@ class WithStandIns(unittest.TestCase):
         self.assertEqual([check["name"] for check in found["checks"] if not check["holds"]], ["PyTorch"])  # skipped
         for key in ("test", "benchmark", "training", "accuracy", "digests", "count"):
             self.assertIn(key, found)
-        self.assertEqual(found["training"]["sync"]["idle_share"], 0.5)
+        self.assertEqual([found["training"]["sync"][key] for key in ("idle_share", "cuda_one_worker_idle_share")], [0.5, 0.25])
+        self.assertIn("a worker's stream waits 50% of the time, with one worker 25%", text)
+        self.assertEqual(set(found) - {"checks", "began_unix", "cuda", "parts", "seconds"} - set(sum(table.DATA_OF_PART.values(), [])),
+                         set(), "a part that runs again drops what it wrote")
 
     def test_parts_add_to_one_report_and_replace_what_they_said_before(self):
         code, text, found = self.check("digest", "--part", "5")
@@ -227,12 +350,22 @@ class WithStandIns(unittest.TestCase):
         code, text, found = self.check("", "--part", "5")
         self.assertEqual(code, 0, text)
         self.assertEqual({check["part"] for check in found["checks"]}, {3, 5})
+        self.assertEqual(found["parts"], {"3": {"quick": True}, "5": {"quick": True}})
+
+    def test_a_part_that_says_nothing_shows_no_figures_of_an_earlier_run(self):
+        self.assertIn("benchmark", self.check("", "--part", "3")[2])
+        (self.build / "benches" / "gpu").unlink()
+        code, text, found = self.check("", "--part", "3")
+        self.assertEqual(code, 1, text)
+        self.assertNotIn("benchmark", found)
+        self.assertNotIn("rows of 16 floats", text)
 
     def test_what_failed_without_a_gpu_is_forgotten_once_there_is_one(self):
         self.assertEqual(self.check("", "--part", "1")[0], 0)
         code, text, found = self.check("", "--part", "5", "--no-gpu", "none here")
         self.assertEqual((code, found["no_gpu"]), (77, "none here"), text)
         self.assertIn("test", found)
+        self.assertEqual(found["cuda"]["gpus"][0]["name"], "stand-in")  # of the parts that had one
         code, text, found = self.check("", "--part", "5")
         self.assertEqual(code, 0, text)
         self.assertNotIn("no_gpu", found)
@@ -241,27 +374,49 @@ class WithStandIns(unittest.TestCase):
         folder = self.build / "packages" / "nvidia" / "cu13" / "lib"
         folder.mkdir(parents=True)
         (folder / "libcublas.so.13").touch()
-        tests = json.loads((self.build / "meson-info" / "intro-tests.json").read_text())
-        tests[0]["cmd"] = ["/bin/sh", "-c", f"case $LD_LIBRARY_PATH in /first:{folder}*) ;; *) exit 1;; esac"]
-        (self.build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
+        self.write("tests/gpu_tests_on_gpu", f"#!/bin/sh\ncase $LD_LIBRARY_PATH in /first:{folder}*) ;; *) exit 1;; esac\n")
         self.assertEqual(self.check("", "--part", "1")[0], 1)
         found = {"PYTHONPATH": str(folder.parents[2]), "LD_LIBRARY_PATH": "/first"}
         code, text, _ = self.check("", "--part", "1", env=found)
         self.assertEqual(code, 0, text)
 
     def test_a_check_that_is_ended_ends_what_it_runs_and_writes_what_it_has(self):
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_IGN))  # as by nohup
         begun = self.build / "begun"
         tests = json.loads((self.build / "meson-info" / "intro-tests.json").read_text())
-        waits = f"import os, pathlib, signal; pathlib.Path({str(begun)!r}).write_text(str(os.getpid())); signal.pause()"
-        tests.insert(1, {**tests[0], "name": "waits", "timeout": support.PATIENCE, "cmd": [sys.executable, "-c", waits]})
+        self.write("tests/waits", f"#!{sys.executable}\nimport os, pathlib, signal\n"
+                                  f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\nsignal.pause()\n")
+        tests.insert(1, {**tests[0], "name": "waits", "timeout": support.PATIENCE, "cmd": ["/elsewhere/tests/waits"]})
         (self.build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
         process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
                                     self.json, "--part", "1"], stdin=subprocess.DEVNULL)
         support.wait_until(lambda: begun.exists() and begun.read_text(), "the test that waits")
+        process.send_signal(signal.SIGHUP)
         process.terminate()
         self.assertEqual(process.wait(support.PATIENCE), 143)
         self.assertFalse(pathlib.Path(f"/proc/{begun.read_text()}").exists())
         self.assertEqual(json.loads(self.json.read_text())["test"]["one"]["exit_code"], 0)
+
+    def test_each_training_is_kept_when_the_terminal_goes(self):
+        self.addCleanup(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, signal.SIG_DFL))
+        calls = self.build / "calls"
+        self.write("tools/launch_shm", LAUNCH.format(python=sys.executable).replace("\n", f"""
+import os, pathlib, signal
+calls = pathlib.Path({str(calls)!r})
+with calls.open("a") as file: file.write(f"{{os.getpid()}}\\n")
+if len(calls.read_text().splitlines()) == 3: signal.pause()
+""", 1))
+        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+                                    self.json, "--part", "4"], stdin=subprocess.DEVNULL)
+        self.addCleanup(process.terminate)
+        support.wait_until(lambda: calls.exists() and calls.read_text().count("\n") == 3, "the third job")
+        runs = [{"mode": "async", "device": way} for way in ("cuda", "cuda, no stream waits")]
+        self.assertEqual([{key: run[key] for key in ("mode", "device")} for run in
+                          json.loads(self.json.read_text())["training"]["runs"]], runs)
+        process.send_signal(signal.SIGHUP)
+        self.assertEqual(process.wait(support.PATIENCE), 128 + signal.SIGHUP)
+        self.assertFalse(pathlib.Path(f"/proc/{calls.read_text().split()[2]}").exists())
+        self.assertEqual(len(json.loads(self.json.read_text())["training"]["runs"]), 2)
 
     def test_a_soak_lasts_and_says_what_it_saw(self):
         for fault in ("", "soak"):
@@ -269,16 +424,44 @@ class WithStandIns(unittest.TestCase):
             self.assertEqual(code, int(fault == "soak"), text)
             self.assertGreater(found["soak"]["rounds"], 0)
 
+    def pack(self, folder, *modules):
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+                               folder, *(word for module in modules for word in ("--module", module))],
+                              capture_output=True, text=True, timeout=support.PATIENCE)
+        return done.returncode, done.stdout + done.stderr
+
+    def test_a_pack_replaces_the_one_that_was_there(self):
+        module, packed = self.build / "_core.cpython-311-x86_64-linux-gnu.so", self.build / "packed"
+        module.write_bytes(b"")
+        self.assertEqual(self.pack(packed, module)[0], 0)
+        for name in ("lib/libx.so.1", "lib/libold.so.2.xz"):  # unpacked, and of a program that no longer needs it
+            (packed / name).parent.mkdir(exist_ok=True)
+            (packed / name).write_bytes(b"")
+        self.assertEqual(self.pack(packed)[0], 0)
+        self.assertTrue((packed / "tools" / "launch_shm").exists())
+        for name in ("lib/libx.so.1", "lib/libold.so.2.xz", "python"):
+            self.assertFalse((packed / name).exists(), name)
+        self.assertFalse((self.build / "packed.part").exists())
+
+    def test_a_folder_that_is_no_pack_is_left_as_it_is(self):
+        for names in (["tools"], ["meson-info", "thesis.tex"]):
+            with tempfile.TemporaryDirectory() as folder:
+                for name in names:
+                    (pathlib.Path(folder) / name).touch()
+                code, text = self.pack(folder)
+                self.assertEqual(code, 1)
+                self.assertIn(f"has {', '.join(names)} and is no pack", text)
+                self.assertEqual(sorted(os.listdir(folder)), names)
+
     def test_what_is_packed_runs_elsewhere(self):
         packed = self.build / "packed"
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               packed], capture_output=True, text=True, timeout=support.PATIENCE)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        code, text = self.pack(packed)
+        self.assertEqual(code, 0, text)
         (self.build / "benches" / "gpu").unlink()
         self.build = packed
         code, text, found = self.check("", "--part", "1")
         self.assertEqual(code, 0, text)
-        self.assertEqual(found["test"]["one"]["exit_code"], 0)
+        self.assertEqual({name: test["exit_code"] for name, test in found["test"].items()}, {"one": 0})
 
     def test_the_libraries_of_a_pack_travel_compressed_and_serve_where_there_are_none(self):
         # Made small, without the libraries that a sanitizer build adds to its own programs.
@@ -286,9 +469,8 @@ class WithStandIns(unittest.TestCase):
         subprocess.run([*os.environ.get("CC", "cc").split(), "-x", "c", "-", "-lopenblas", "-o",
                         self.build / "benches" / "gpu"], input=program.encode(), check=True)
         packed = self.build / "packed"
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               packed], capture_output=True, text=True, timeout=support.PATIENCE)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        code, text = self.pack(packed)
+        self.assertEqual(code, 0, text)
         there = {path.name for path in (packed / "lib").iterdir()}
         self.assertIn("libopenblas.so.0.xz", there)
         self.assertNotIn("libgcc_s.so.1.xz", there)
@@ -309,11 +491,9 @@ class WithStandIns(unittest.TestCase):
         for module in modules:
             module.write_bytes(b"")
         packed = self.build / "packed"
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               packed, *(word for module in modules for word in ("--module", module))],
-                              capture_output=True, text=True, timeout=support.PATIENCE)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("Python modules: abi3.so, cpython-311-x86_64-linux-gnu.so", done.stdout)
+        code, text = self.pack(packed, *modules)
+        self.assertEqual(code, 0, text)
+        self.assertIn("Python modules: abi3.so, cpython-311-x86_64-linux-gnu.so", text)
         package = packed / "python" / "ps_shm"
         self.assertLessEqual({"__init__.py", "torch", "bridge", *(module.name for module in modules)},
                              {path.name for path in package.iterdir()})
@@ -322,26 +502,94 @@ class WithStandIns(unittest.TestCase):
         code, text, _ = self.check("", "--part", "7")
         self.assertEqual(code, 0, text)
         self.assertIn("skipped  PyTorch: the Python package is not built", text)
-        (self.build / "python").mkdir()
-        (self.build / "python" / "torch.py").write_text("raise ImportError('none here')")
-        code, text, _ = self.check("", "--part", "7")
-        self.assertEqual(code, 0, text)
-        self.assertRegex(text, "skipped  PyTorch: .* cannot import torch: .*none here")
+        there = self.build / "python"
+        write_packages(there)
+        for name in ("torch", "numpy"):
+            (there / f"{name}.py").write_text("raise ImportError('none here')")
+            code, text, _ = self.check("", "--part", "7")
+            self.assertEqual(code, 0, text)
+            self.assertRegex(text, f"skipped  PyTorch: .* cannot import {name}: .*none here")
+            (there / f"{name}.py").write_text("")
+
+    def test_a_python_package_that_cannot_be_imported_fails(self):
+        there = self.build / "python"
+        write_packages(there)
+        for name in ("__init__", "torch"):
+            (there / "ps_shm" / f"{name}.py").write_text("raise ImportError('no module fits')")
+            code, text, _ = self.check("", "--part", "7")
+            self.assertEqual(code, 1, text)
+            self.assertRegex(text, "FAILED   PyTorch: .* cannot import ps_shm.torch: .*no module fits")
+            (there / "ps_shm" / f"{name}.py").write_text("")
 
     def test_a_build_that_lacks_a_program_is_not_packed(self):
         (self.build / "tools" / "ps_shm").unlink()
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
-                               self.build / "packed"], capture_output=True, text=True, timeout=support.PATIENCE)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("tools/ps_shm", done.stderr)
+        code, text = self.pack(self.build / "packed")
+        self.assertEqual(code, 1)
+        self.assertIn("tools/ps_shm", text)
 
     def test_tools_that_serialise_launches_do_not_see_the_test_whose_stream_waits_for_the_processor(self):
-        sanitizer = self.build / "compute-sanitizer"
-        sanitizer.write_text("#!/bin/sh\ncase $* in *--test-case-exclude=*stream*,gpu\\ deaths:*) exit 0;; esac; exit 9\n")
-        sanitizer.chmod(0o755)
-        code, text, found = self.check("", "--sanitize")
+        self.write("compute-sanitizer", "#!/bin/sh\n[ $PS_SHM_TEST_ROUNDS = 20 ] || exit 8\n"
+                                        "case $* in *--test-case-exclude=*stream*,gpu\\ deaths:*) exit 0;; esac; exit 9\n")
+        code, text, found = self.check("", "--part", "2")
         self.assertEqual(code, 0, text)
-        self.assertEqual(found["memcheck"]["one"]["exit_code"], 0)
+        self.assertEqual([check["name"] for check in found["checks"]], ["memcheck one", "racecheck one", "synccheck one"])
+
+    def test_each_tool_has_its_share_of_the_time_and_says_so_where_there_is_none(self):
+        clock, shares = [1000.0], []
+
+        def take_all(command, seconds, env):
+            shares.append(programs._allowed_until - clock[0])
+            clock[0] = programs._allowed_until
+            return programs.Done(124, "", "it took too long")
+
+        def sanitize(seconds):
+            programs.allow(seconds)
+            report = table.Report({"cuda": {}})
+            programs.sanitize_suite(report, self.build)
+            self.assertEqual([(check["name"], check["holds"]) for check in report.checks],
+                             [(f"{tool} one", False) for tool in ("memcheck", "racecheck", "synccheck")])
+
+        self.addCleanup(programs.allow, None)
+        self.write("compute-sanitizer", "")
+        with unittest.mock.patch.dict(os.environ, {"PATH": str(self.build)}), \
+                unittest.mock.patch.object(programs.time, "monotonic", lambda: clock[0]):
+            sanitize(0)
+            with unittest.mock.patch.object(programs, "run", take_all):
+                sanitize(300)
+        self.assertEqual([round(share, 6) for share in shares], [100.0] * 3)
+
+    def test_a_case_that_did_not_run_is_shown_as_skipped(self):
+        self.write("tests/gpu_tests_on_gpu", "#!/bin/sh\necho 'a.cpp:7: MESSAGE: skipped: too little memory'\necho good\n")
+        code, text, found = self.check("", "--part", "1")
+        self.assertEqual(code, 0, text)
+        self.assertEqual([(check["holds"], check["detail"]) for check in found["checks"]],
+                         [(True, "good"), (None, "too little memory")])
+        self.assertEqual(found["test"]["one"]["output"], "a.cpp:7: MESSAGE: skipped: too little memory\ngood\n")
+
+    def test_a_soak_is_told_how_long(self):
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+                               self.json, "--part", "6"], capture_output=True, text=True, timeout=support.PATIENCE)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--part 6 needs --soak MINUTES", done.stderr)
+
+    def test_a_job_that_fails_fails_its_own_check_and_leaves_the_others(self):
+        code, text, found = self.check("job", "--part", "5")
+        self.assertEqual(code, 1, text)
+        failed = {check["name"] for check in found["checks"] if not check["holds"]}
+        self.assertEqual(failed, {f"accuracy, {name}, async" for name in ("digits", "logistic", "logistic, keyed", "svm", "svm, keyed")})
+        self.assertIn("accuracy, digits, sync", {check["name"] for check in found["checks"]})
+
+    def test_a_part_that_is_not_finished_says_why(self):
+        code, text, _ = self.check("cpu", "--part", "4")
+        self.assertEqual(code, 1, text)
+        self.assertIn("FAILED   part 4 was not finished: a worker of a job on the GPU says nothing of a GPU", text)
+
+    def test_workers_of_one_process_are_held_against_those_of_several(self):
+        code, text, found = self.check("one process", "--part", "5")
+        self.assertEqual(code, 1, text)
+        self.assertEqual({check["name"] for check in found["checks"] if not check["holds"]},
+                         {"sync digest, in one process as in three", "sum of three GPU workers of one process"})
+        self.assertEqual(list(found["sharing"]), ["1", "2", "4", "2 in one process", "4 in one process"])
 
     def test_whatever_fails_makes_the_whole_fail_and_the_rest_is_still_looked_at(self):
         for fault in ("test", "skip", "bench", "lost", "torn", "refused", "rows", "untimed",
@@ -356,6 +604,10 @@ class WithStandIns(unittest.TestCase):
 class Report(unittest.TestCase):
     """The report of the check and its parts."""
 
+    def test_what_runs_on_a_gpu_are_the_programs_that_were_built_for_it(self):
+        names = [name for name, *_ in programs.suite_of(support.TOOLS.parent)]
+        self.assertEqual([name for name in names if not name.endswith("_on_gpu")], [])
+
     def test_a_failed_check_fails_the_whole_and_a_skipped_one_does_not(self):
         report = table.Report({"cuda": {}})
         self.assertFalse(report.all_hold(), "nothing was checked")
@@ -365,6 +617,15 @@ class Report(unittest.TestCase):
         report.add("three", False, "")
         self.assertFalse(report.all_hold())
         self.assertIn("FAILED", report.as_text())
+
+    def test_repeats_that_were_run_are_summed_up_though_one_failed(self):
+        gpu = {"strategy": "", "resident": True, "graph_operations": 11, "redone_chunks": 0, "bounced_chunks": 0}
+        run = {"steps_per_second": 100.0, "per_worker": [{"gpu": gpu}]}
+        report, ways = table.Report({"cuda": {}}), 2 * len(jobs.WAYS)
+        with unittest.mock.patch.object(jobs, "launch", side_effect=[run] * 4 * ways + [jobs.programs.Failed("no time")] * ways):
+            jobs.train(report, pathlib.Path(), None, False)
+        self.assertEqual(report.data["training"]["sync"]["steps_per_second"], 100.0)
+        self.assertEqual([check["detail"] for check in report.checks].count("no time"), ways)
 
     def test_a_program_that_takes_too_long_is_ended_with_what_it_started(self):
         with tempfile.NamedTemporaryFile("r") as said:
@@ -384,6 +645,26 @@ class Report(unittest.TestCase):
             python_package.judge(report, {**good, **fault})
             self.assertEqual(len(report.checks), 3)
             self.assertEqual([check["holds"] for check in report.checks].count(False), int(bool(fault)), fault)
+
+    def test_what_has_no_time_says_so(self):
+        self.addCleanup(programs.allow, None)
+        programs.allow(0)
+        with self.assertRaisesRegex(programs.Failed, "^the part's time is over$"):
+            programs.run(["true"], 1)
+
+    def test_what_pytorch_has_done_is_kept_when_its_program_is_ended(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "program.py"
+            write_packages(pathlib.Path(folder) / "python")
+            line = json.dumps({"torch": "2.0", "training": {"apart": 1e-6, "moved": 0.1}})
+            program.write_text(f"import os, sys\nprint({line!r}, flush=True)\nprint('{{\"torch\"', end='', flush=True)\n"
+                               "print('it took too long', file=sys.stderr, flush=True)\nos.kill(os.getpid(), 9)\n")
+            report = table.Report({"cuda": {}})
+            with unittest.mock.patch.object(python_package, "PROGRAM", program):
+                python_package.check(report, pathlib.Path(folder), True)
+            self.assertEqual([(check["holds"], check["detail"]) for check in report.checks][1:],
+                             [(False, "not finished: exit code -9: it took too long"), (False, "not reached")])
+            self.assertIs(report.checks[0]["holds"], True)
 
     def test_errors_are_found_however_deep(self):
         found = {"a": {"b": [{"error": "x"}]}, "error": "y"}

@@ -142,7 +142,7 @@ class Ends(Several):
             with self.subTest(mode):
                 self.job = support.new_job()
                 ps = self.start_ps("--workers", 3, "--mode", mode, "--steps", support.GATED_STEPS[mode])
-                gate = self.close_gate(3 * support.FREE_STEPS)
+                gate = self.close_gate()
                 several = self.start_workers(0, 2, *support.GATED_DELAY, "--together", env=gate.env)
                 other = self.start("worker_shm", "--job", self.job, "--rank", 2, *support.GATED_DELAY, "--together",
                                    env=gate.env)
@@ -197,7 +197,7 @@ class Ends(Several):
                 support.finish(ps)
 
     def test_a_launch_restarts_the_whole_process(self):
-        gate = self.close_gate(4 * support.FREE_STEPS)
+        gate = self.close_gate()
         launch = self.start("launch_shm", "--job", self.job, "--workers", 4, "--workers-per-process", 2, "--mode", "sync",
                             "--steps", support.GATED_STEPS["sync"], *support.GATED_DELAY, "--restart-workers", "--json",
                             env=gate.env)
@@ -217,7 +217,7 @@ class Ends(Several):
         self.assertEqual(len(json.loads(out)["per_worker"]), 4)
 
     def test_without_that_the_others_continue_and_the_launch_fails(self):
-        gate = self.close_gate(4 * support.FREE_STEPS)
+        gate = self.close_gate()
         launch = self.start("launch_shm", "--job", self.job, "--workers", 3, "--workers-per-process", 2, "--mode", "sync",
                             "--steps", support.GATED_STEPS["sync"], *support.GATED_DELAY, env=gate.env)
         os.kill(support.wait_training(self.job, 3)[0]["pid"], signal.SIGKILL)
@@ -261,7 +261,7 @@ class OnSimulatedGpu(Results):
         self.assert_equals_one_each("--mode", "sync", "--steps", 20, per_process=(2, "auto"))
 
     def test_a_gpus_workers_are_one_process_which_dies_as_one(self):
-        gate = self.close_gate(6 * support.FREE_STEPS)
+        gate = self.close_gate()
         launch = self.start("launch_shm", "--job", self.job, "--device", "simulated", "--workers", 3,
                             "--workers-per-process", "auto", "--mode", "sync", "--steps", support.GATED_STEPS["sync"],
                             *support.GATED_DELAY, "--restart-workers", "--json", env=gate.env)

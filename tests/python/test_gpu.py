@@ -112,6 +112,19 @@ def test_it_trains_as_the_optimizer_of_torch_does(job, log, settings, theirs):
         assert opt.global_step == 20
 
 
+def test_a_view_says_which_gpu_a_worker_uses(job, log):
+    with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1):
+        gpu = ps_shm.View(job).workers()[0].gpu
+        if "pull" in log:  # recorded by the link, which uses none
+            assert gpu is None
+        else:
+            assert gpu.uuid == "01234567-89ab-cdef-fedc-ba9876543210" and gpu.pci_address == "0000:01:00.0"
+            assert (gpu.node, gpu.pulls, gpu.pushes, gpu.native_adds) == (None, "kernel", "staged", False)
+            assert gpu.registered_bytes > 0
+            assert repr(gpu) == f"<GPU {gpu.uuid}: pulls: kernel, pushes: staged>"
+    assert isinstance(ps_shm.GpuUse, type)
+
+
 def test_parameters_of_half_precision_have_masters_of_float32(job, log):
     model = half_model(torch.bfloat16)
     with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam", lr=0.01) as opt:
@@ -166,12 +179,70 @@ def test_models_on_several_devices_are_refused(job):
         ps_shm.torch.Optimizer(model, job, create=True)
 
 
-def test_what_gpu_check_does_with_pytorch(monkeypatch):
+@pytest.fixture
+def gpu_checks(monkeypatch):
+    """Imports a module of gpu_check."""
+    monkeypatch.syspath_prepend(str(pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tools" / "gpu_checks"))
+    return importlib.import_module
+
+
+def test_what_gpu_check_does_with_pytorch(gpu_checks):
     """Its program, on the CPU."""
-    checks = pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tools" / "gpu_checks"
-    monkeypatch.syspath_prepend(str(checks))
-    python_package, table = importlib.import_module("python_package"), importlib.import_module("table")
+    python_package, table = gpu_checks("python_package"), gpu_checks("table")
     done = subprocess.run([sys.executable, python_package.PROGRAM, "check", "cpu", "4"], check=True, stdout=subprocess.PIPE, timeout=PATIENCE)
     report = table.Report({"cuda": {}})
-    python_package.judge(report, json.loads(done.stdout))
+    python_package.judge(report, json.loads(done.stdout.splitlines()[-1]))
     assert len(report.checks) == 3 and report.all_hold(), report.checks
+
+
+def test_gpu_check_ends_workers_that_block_and_keeps_what_was_before_them(gpu_checks, monkeypatch):
+    pytorch, processes = gpu_checks("pytorch"), []
+
+    def block(*role):
+        words = [sys.executable, "-c", "import signal; signal.pause()", *role]
+        processes.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True))
+        return processes[-1]
+
+    monkeypatch.setattr(pytorch, "start", block)
+    monkeypatch.setattr(pytorch, "SECONDS", 0.1)
+    said = pytorch.check("cpu", 4)
+    assert "training" in next(said)
+    found = next(said)
+    assert found["training"]["moved"] > 0 and "worker" in found["sums"]["error"] and "took longer" in found["sums"]["error"]
+    assert [process.wait(PATIENCE) for process in processes] == [-9, -9]
+    said.close()
+
+
+def test_gpu_check_times_what_takes_a_generation_and_not_the_wait_for_it(gpu_checks, monkeypatch):
+    pytorch = gpu_checks("pytorch")
+
+    class Subscriber:
+        """Each generation comes at the fourth look; all time is spent in here."""
+
+        now, looks, step = 0.0, 0, 0
+
+        def __init__(self, name, model):
+            self.model = model
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def update(self, wait=False):
+            Subscriber.looks += 1
+            if Subscriber.looks % 4 != 0:
+                Subscriber.now += 10
+                return self.update(wait) if wait else None
+            Subscriber.now += 1
+            self.step += 1
+            for tensor in self.model.buffers():
+                tensor.fill_(self.step)
+            return self.step
+
+    monkeypatch.setattr(ps_shm.torch, "Subscriber", Subscriber)
+    monkeypatch.setattr(pytorch.time, "perf_counter", lambda: Subscriber.now)
+    assert pytorch.read("a", "cpu", 0)["seconds"] == [1.0] * pytorch.GENERATIONS
+    monkeypatch.setattr(Subscriber, "update", lambda self: setattr(Subscriber, "now", Subscriber.now + 10))
+    assert "no generation after that of step 0" in pytorch.read("a", "cpu", 0)["error"]

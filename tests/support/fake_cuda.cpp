@@ -169,7 +169,7 @@ void FakeCuda::wait_for_all(const char* call) {
   }
   for (const std::shared_ptr<FakeStream>& stream : all) {
     std::unique_lock lock(stream->mutex);
-    if (stream->changed.wait_for(lock, std::chrono::seconds(20),
+    if (stream->changed.wait_for(lock, std::chrono::seconds(600),
                                  [&, now = stream->enqueued] { return stream->done >= now; }))
       continue;
     lock.unlock();
@@ -341,7 +341,7 @@ CudaError FakeCuda::begin_capture(Stream stream) {
   return kSuccess;
 }
 
-CudaError FakeCuda::end_capture(Stream stream, Graph& graph) {
+CudaError FakeCuda::end_capture(Stream stream, Graph& graph, std::size_t& operations) {
   auto& fake = of(stream);
   std::vector<Work> captured;
   {
@@ -354,6 +354,7 @@ CudaError FakeCuda::end_capture(Stream stream, Graph& graph) {
   if (const CudaError error = enter("end_capture")) return error;
   const std::lock_guard lock(mutex_);
   auto& made = graphs_.emplace_back(std::make_unique<FakeGraph>());
+  operations = captured.size();
   made->work = std::move(captured);
   graph = reinterpret_cast<Graph>(made.get());
   return kSuccess;

@@ -99,7 +99,7 @@ class FakeCuda : public device::CudaCalls {
                                std::span<const std::size_t> bytes, device::Stream stream) override;
   device::CudaError wait_value(device::Stream stream, void* device_word, std::uint32_t value) override;
   device::CudaError begin_capture(device::Stream stream) override;
-  device::CudaError end_capture(device::Stream stream, device::Graph& graph) override;
+  device::CudaError end_capture(device::Stream stream, device::Graph& graph, std::size_t& operations) override;
   device::CudaError launch(device::Graph graph, device::Stream stream) override;
   device::CudaError destroy_graph(device::Graph graph) override;
 

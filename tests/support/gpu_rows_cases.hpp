@@ -155,6 +155,8 @@ inline void pushes_rows_as_the_processor_does(GpuBox box) {
         CHECK(job.pull(ids_of_all(kRows)) == processor.pull(ids_of_all(kRows)));
         const GpuRowTransfers& done = table.rows->transfers();
         CHECK(done.pushes == 4);
+        CHECK(done.threads == threads);
+        CHECK(done.reasons.find("A kernel reads the rows that a batch names") == 0);
         CHECK(done.given_rows == 700);
         CHECK(done.sent_rows <= 100 + kRows + 100);
         CHECK(done.sent_rows > 200);

@@ -130,7 +130,7 @@ class ScriptedCuda : public device::CudaCalls {
   bool can_wait_value() override { return has_wait_value; }
   CudaError wait_value(device::Stream, void*, std::uint32_t) override { return unscripted("wait_value"); }
   CudaError begin_capture(device::Stream) override { return unscripted("begin_capture"); }
-  CudaError end_capture(device::Stream, device::Graph&) override { return unscripted("end_capture"); }
+  CudaError end_capture(device::Stream, device::Graph&, std::size_t&) override { return unscripted("end_capture"); }
   CudaError launch(device::Graph, device::Stream) override { return unscripted("launch"); }
   CudaError destroy_graph(device::Graph) override { return unscripted("destroy_graph"); }
 

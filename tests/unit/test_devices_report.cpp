@@ -76,8 +76,9 @@ TEST_CASE("devices: the JSON has each GPU's properties and strategies") {
   CHECK(gpu["float_add"] == Json({{"bits", 0}, {"scalar32", false}, {"vector32x4", false}}));
   CHECK(gpu["peers"] == Json::array({0}));
   const Json& versioned = gpu["strategy"]["versioned"];
-  CHECK(versioned["pull"] == "copy engine");
-  CHECK(versioned["small_pull"] == "kernel");
+  CHECK(versioned["pull"] == "kernel");
+  CHECK(versioned["large_chunk_pull"] == "copy engine");
+  CHECK(versioned["stream_waits"] == true);
   CHECK(versioned["push"] == "staged");
   CHECK(versioned["read_only"] == true);
   CHECK(gpu["strategy"]["additive_inplace"]["native_adds"] == false);
@@ -91,7 +92,7 @@ TEST_CASE("devices: the text has each GPU's properties, strategies and their rea
   CHECK(has(text, "GPU 1: NVIDIA H200 at ffff:1c:00.0, memory node 1, 1.5 GiB, compute capability 9.0, 132 multi"));
   CHECK(has(text, "native atomics on host memory: no (only some: unknown); float add: no (bits 0)\n"));
   CHECK(has(text, "registers host memory: yes, read-only: yes; stream memory waits: yes; peers: 0\n"));
-  CHECK(has(text, "versioned job: pulls: copy engine, small ones: kernel; pushes: staged\n"));
+  CHECK(has(text, "versioned job: pulls: kernel, of chunks of 128 KiB or more: copy engine; pushes: staged\n"));
   CHECK_FALSE(has(text, "updated by the GPU"));
   for (const auto& reason : found["gpus"][0]["strategy"]["versioned"]["reasons"])
     CHECK(has(text, "    " + reason.get<std::string>() + "\n"));

@@ -116,6 +116,8 @@ TEST_CASE("gpu rows: without registration pulls copy through the host, which is 
       }
       CHECK(table.pull(ids_of({})).empty());
       CHECK(table.warnings.size() == (is_refused ? 1 : 0));
+      const std::string& reasons = table.rows->transfers().reasons;
+      CHECK(reasons.find(is_refused ? "The CPU copies the rows that a batch names: " : "attribute 99") != std::string::npos);
       CHECK(fake.cuda.count("pull_rows") == 0);
     }
 }

@@ -1,7 +1,6 @@
 // Accesses of kernels to memory that others access concurrently: their order, and what is complete when something is
 // reported, with threads that take turns by number and with the last one first.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -10,6 +9,7 @@
 #include <doctest/doctest.h>
 
 #include "device/resources.hpp"
+#include "support/environment.hpp"
 #include "support/fake_cuda.hpp"
 
 using namespace ps_shm;
@@ -28,15 +28,10 @@ constexpr std::uint64_t kStamp = std::uint64_t{5} << 40;
 // A stream whose kernels are observed, in one order of turns.
 class Watched {
  public:
-  explicit Watched(const char* order) {
-    if (const char* before = std::getenv(kOrder)) before_ = before;
-    setenv(kOrder, order, 1);
-    stream_.emplace(cuda);
-  }
+  explicit Watched(const char* order) : order_("PS_SHM_CUDA_ON_CPU_ORDER", order) { stream_.emplace(cuda); }
   ~Watched() {
     stream_.reset();
     CHECK(cuda.faults().empty());
-    before_ ? setenv(kOrder, before_->c_str(), 1) : unsetenv(kOrder);
   }
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
@@ -61,8 +56,7 @@ class Watched {
   std::vector<Noted> seen;
 
  private:
-  static constexpr char kOrder[] = "PS_SHM_CUDA_ON_CPU_ORDER";
-  std::optional<std::string> before_;
+  test::EnvironmentVariable order_;
   std::optional<device::OwnStream> stream_;
 };
 

@@ -3,18 +3,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "device/probe.hpp"
 #include "ps_shm/errors.hpp"
+#include "support/environment.hpp"
 #include "support/folder.hpp"
 #include "support/scripted_cuda.hpp"
 
 using namespace ps_shm::device;
 using ps_shm::Error;
+using ps_shm::test::EnvironmentVariable;
 using ps_shm::test::ScriptedCuda;
 using Kind = DeviceChoice::Kind;
 
@@ -22,30 +24,12 @@ namespace {
 
 constexpr char kVisible[] = "CUDA_VISIBLE_DEVICES";
 
-// Sets the environment variable for a test, and restores it afterwards.
-class Visible {
- public:
-  explicit Visible(const char* value) {
-    if (const char* was = std::getenv(kVisible)) was_ = was;
-    set(value);
-  }
-  ~Visible() { set(was_ ? was_->c_str() : nullptr); }
-
- private:
-  static void set(const char* value) {
-    if (value != nullptr)
-      setenv(kVisible, value, 1);
-    else
-      unsetenv(kVisible);
-  }
-  std::optional<std::string> was_;
-};
-
 const std::vector<DeviceFile> kOpen = {{"/dev/nvidia0", true}, {"/dev/nvidiactl", true}};
 
 // The probe of a machine whose cudaGetDeviceCount returns `error`.
-GpuProbe without_gpu(CudaError error, int driver, const std::vector<DeviceFile>& files, const char* visible = nullptr) {
-  const Visible environment(visible);
+GpuProbe without_gpu(CudaError error, int driver, const std::vector<DeviceFile>& files,
+                      const std::optional<std::string>& visible = std::nullopt) {
+  const EnvironmentVariable environment(kVisible, visible);
   ScriptedCuda cuda;
   cuda.driver = driver;
   cuda.fail("device_count", 1, error);
@@ -149,7 +133,7 @@ TEST_CASE("probe: missing permission is not reported if one of several GPUs can 
 
 TEST_CASE("probe: a driver that finds nothing, by error or by a count of 0, has no GPU") {
   check_reason(without_gpu(kNoDevice, 13000, {}), NoGpu::kNone, {"finds no GPU", "nvidia-smi"});
-  const Visible environment(nullptr);
+  const EnvironmentVariable environment(kVisible, std::nullopt);
   ScriptedCuda cuda;
   cuda.devices = 0;
   check_reason(probe_gpus(cuda, {}), NoGpu::kNone, {"finds no GPU"});

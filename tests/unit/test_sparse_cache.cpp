@@ -15,8 +15,10 @@
 
 #include <doctest/doctest.h>
 
+#include "support/environment.hpp"
 #include "support/processes.hpp"
 #include "support/sparse_texts.hpp"
+#include "support/unnamed_files.hpp"
 
 namespace {
 
@@ -393,11 +395,27 @@ TEST_CASE("sparse data: a full disk is an error that names the path, and leaves 
 
 TEST_CASE("sparse data: the unnamed form is stored in $TMPDIR") {
   const Scene scene;
-  const char* const former = std::getenv("TMPDIR");
-  const std::string kept = former != nullptr ? former : "";
-  setenv("TMPDIR", scene.folder.path("missing").c_str(), 1);
+  const EnvironmentVariable temporary("TMPDIR", scene.folder.path("missing"));
   const std::string found = error_of([&] { SparseData::read(scene.path, {}); });
-  former != nullptr ? setenv("TMPDIR", kept.c_str(), 1) : unsetenv("TMPDIR");
   CHECK(found.find("cannot create a temporary file for its binary form in " + scene.folder.path("missing")) !=
         std::string::npos);
+}
+
+TEST_CASE("sparse data: where files cannot be without a name, the form has one until it is open, and is the same") {
+  const Scene scene;
+  const std::string temporary = scene.folder.path("temporary");
+  std::filesystem::create_directory(temporary);
+  const std::vector<PlainExample> expected = examples_of(SparseData::read(scene.path, {}));
+  Child child([&] {
+    const EnvironmentVariable set("TMPDIR", temporary);
+    if (!refuse_unnamed_files()) return 1;
+    if (::open(temporary.c_str(), O_TMPFILE | O_RDWR, 0600) >= 0) return 2;
+    const SparseData data = SparseData::read(scene.path, {});
+    if (!std::filesystem::is_empty(temporary)) return 3;
+    if (examples_of(data) != expected) return 4;
+    std::filesystem::remove(temporary);
+    const std::string error = error_of([&] { SparseData::read(scene.path, {}); });
+    return error.find("in " + temporary + ": No such file or directory; set TMPDIR") != std::string::npos ? 0 : 5;
+  });
+  CHECK(child.join() == 0);
 }

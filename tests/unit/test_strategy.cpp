@@ -98,6 +98,26 @@ TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull
   }
 }
 
+TEST_CASE("strategy: what is said of variables and rows has a reason for pulls, pushes and registration") {
+  const Strategy kernel = choose_strategy(pcie_gpu(), kVersioned);
+  CHECK(reasons_for_variables(kernel) ==
+        kernel.pull_reason + " " + kernel.push_reason + " " + kernel.registration_reason);
+  const std::string pulls = "A kernel reads the rows", copies = "The CPU copies the rows that a batch names";
+  const std::string rows = reasons_for_rows(kernel, "");
+  CHECK(has(rows, pulls));
+  CHECK(has(rows, "The GPU sums the gradients of each row"));
+  CHECK(has(rows, kernel.registration_reason));
+  CHECK(has(reasons_for_rows(kernel, "it is bfloat16"), copies + ": it is bfloat16."));
+  GpuInfo unable = pcie_gpu();
+  unable.host_register_supported = 0;
+  const std::string through_host = reasons_for_rows(choose_strategy(unable, kVersioned), "");
+  CHECK(has(through_host, copies + "."));
+  CHECK(has(through_host, "attribute 99"));
+  Strategy native = kernel;
+  native.native_adds = true;
+  CHECK(has(reasons_for_rows(native, ""), "a GpuLink may have the GPU add to them"));
+}
+
 TEST_CASE("strategy: where registering for reading only was refused, the reason says so") {
   Strategy strategy = choose_strategy(pcie_gpu(), kVersioned);
   note_refusal("", strategy);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 
+#include "report/gpu_summary.hpp"
 #include "report/progress.hpp"
 #include "report/summary.hpp"
 
@@ -125,4 +126,37 @@ TEST_CASE("summary: a worker's line has a time that is distinguishable from 0") 
         "0.04 ms/batch)");
   CHECK(interruption_line("worker 0", 1700, 5021) ==
         "worker 0: interrupted after 1700 training steps (5021 global steps)");
+}
+
+TEST_CASE("summary: how a GPU transfers has its reasons, of dense and sparse models, as text and as JSON") {
+  train::GpuReport dense, sparse;
+  dense.device = sparse.device = "H200";
+  dense.transfers.strategy = "pulls by a kernel";
+  dense.transfers.reasons = "It is small.";
+  dense.transfers.threads = 3;
+  GpuRowTransfers& rows = sparse.rows.emplace();
+  rows.strategy = "pulls rows by a kernel";
+  rows.reasons = "They are scattered.";
+  for (const train::GpuReport& report : {dense, sparse}) {
+    const bool is_dense = !report.rows;
+    const std::string reasons = is_dense ? "It is small." : "They are scattered.";
+    const std::string way =
+        is_dense ? "H200: pulls by a kernel, applied by 3 threads" : "H200: pulls rows by a kernel, applied by one thread";
+    const Json json = report::to_json(report);
+    CHECK(json["reasons"] == reasons);
+    CHECK(json["threads"] == (is_dense ? 3 : 1));
+    const std::string text = report::to_text(report);
+    CHECK(has(text, "GPU " + way + "; 0.0 MiB registered"));
+    CHECK(has(text, "\n  " + reasons));
+
+    RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5), worker(2, 50, 0.5)});
+    CHECK_FALSE(has(to_text(run, std::nullopt), "GPU"));
+    run.per_worker[2].gpu = json;
+    CHECK(has(to_text(run, std::nullopt), "\n  GPU of worker 2: " + way + "\n    " + reasons + "\n"));
+    run.per_worker[0].gpu = json;
+    CHECK(has(to_text(run, std::nullopt), "\n  GPU of workers 0, 2: " + way + "\n    " + reasons + "\n"));
+    run.per_worker[0].gpu["strategy"] = "otherwise";
+    CHECK(has(to_text(run, std::nullopt), "\n  GPU of worker 0: H200: otherwise"));
+    CHECK(has(to_text(run, std::nullopt), "\n  GPU of worker 2: " + way));
+  }
 }

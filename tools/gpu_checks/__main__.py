@@ -14,7 +14,7 @@ import python_package
 import table
 
 PART_SECONDS = 570  # some boxes are lent for ten minutes at a time
-SOAK = 6
+SANITIZE, SOAK = 2, 6
 
 
 def doctor(tools):
@@ -79,7 +79,7 @@ def parts_of(report, build, settings):
     tools, mnist, quick = build / "tools", settings.mnist, settings.quick
     return [
         [lambda: programs.run_suite(report, build)],
-        [lambda: programs.sanitize_suite(report, build) if settings.sanitize else None],
+        [lambda: programs.sanitize_suite(report, build) if settings.sanitize or settings.part == SANITIZE else None],
         [lambda: check_benchmark(report, build, quick)],
         [lambda: jobs.train(report, tools, mnist, quick)],
         [lambda: jobs.compare_accuracies(report, tools, mnist, quick), lambda: jobs.compare_digests(report, tools, quick),
@@ -91,14 +91,14 @@ def parts_of(report, build, settings):
 
 def begun_report(settings, data):
     """A new one; of a single part, one that goes on with what other parts have written."""
-    report = table.Report(data)
+    report = table.Report(data, settings.json)
     if settings.part and settings.json.exists():
-        report.add_to(settings.json)
+        report.go_on()
     return report
 
 
 def say_no_gpu(settings, reason, cuda):
-    begun_report(settings, {"began_unix": time.time(), "quick": settings.quick, "cuda": cuda, "no_gpu": reason}).write(settings.json)
+    begun_report(settings, {"began_unix": time.time(), "cuda": cuda, "no_gpu": reason}).write()
     print(f"gpu_check: no GPU: {reason}")
     return 77
 
@@ -125,13 +125,17 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sanitize", action="store_true")
     settings = parser.parse_args()
+    if settings.part == SOAK and not settings.soak:
+        parser.error("--part 6 needs --soak MINUTES")
     build = settings.build.resolve()
     if settings.pack:
         wrong = pack.pack(build, settings.pack, settings.module)
         if wrong:
             print(f"gpu_check: {wrong}", file=sys.stderr)
         return 1 if wrong else 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends what runs, too
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # ends what runs, too
     pack.unpack(build)
     if settings.module:
         pack.put_package(build, settings.module)
@@ -150,7 +154,7 @@ def main():
         return 1
 
     began = time.time()
-    report = begun_report(settings, {"began_unix": began, "quick": settings.quick, "cuda": cuda})
+    report = begun_report(settings, {"began_unix": began, "cuda": cuda})
     kept_open = keep_gpus_open()  # noqa: F841: until the process ends
     parts = parts_of(report, build, settings)
     if settings.part and not 1 <= settings.part <= len(parts):
@@ -158,17 +162,19 @@ def main():
         return 2
     try:
         for number in [settings.part] if settings.part else range(1, len(parts) + 1):
-            report.begin_part(number)
+            report.begin_part(number, settings.quick)
             programs.allow(PART_SECONDS if number != SOAK else None)
             for step in parts[number - 1]:
                 try:
                     step()
+                except programs.Failed as error:
+                    report.add(f"part {number} was not finished", False, str(error))
                 except Exception as error:  # whatever it is, the others are still looked at
                     report.add(f"part {number}: an unexpected answer", False, f"{type(error).__name__}: {error}")
-                report.write(settings.json)  # as far as it has come, should the next step be the last
+                report.write()  # as far as it has come, should the next step be the last
     finally:  # as far as it has come, if a signal ends it
         report.data["seconds"] = report.data.get("seconds", 0) + time.time() - began
-        report.write(settings.json)
+        report.write()
     print(report.as_text())
     print(f"all of it: {settings.json}")
     return 0 if report.all_hold() else 1

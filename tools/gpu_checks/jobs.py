@@ -1,12 +1,16 @@
 """Jobs of launch_shm: training on the GPU beside the CPU's, accuracies, digests, exact sums."""
+import contextlib
 import json
 import statistics
 
 import programs
 
-TUTORIAL = ("--workers", "3", "--model", "mlp", "--batch", "100")
+WORKERS = ("--workers", 3)  # on GPUs there would be one for each, so on most boxes one
+TUTORIAL = ("--model", "mlp", "--batch", "100")
 SYNTHETIC = "synthetic:784x10x60000"
 PARTS = ("wait", "pull", "compute", "push")
+ONE_GPU = ("--device", "cuda:0")
+ONE_PROCESS = (*ONE_GPU, "--workers-per-process", "auto")
 
 
 def launch(tools, *arguments, seconds=180):
@@ -14,6 +18,15 @@ def launch(tools, *arguments, seconds=180):
     if done.code != 0:
         raise programs.Failed(f"launch_shm {' '.join(map(str, arguments))}: exit code {done.code}: {done.last_line()}")
     return json.loads(done.out)
+
+
+@contextlib.contextmanager
+def case(report, name):
+    """A check of this name fails where a program in it does; the cases behind it are still looked at."""
+    try:
+        yield
+    except programs.Failed as error:
+        report.add(name, False, str(error))
 
 
 def gpus_of(run):
@@ -38,12 +51,13 @@ def sum_up(runs):
             "step_us": {part: median_of(gpu["step_us"][part] for gpu in gpus if "step_us" in gpu) for part in PARTS},
             "redone_chunks": sum(gpu["redone_chunks"] for gpu in gpus),
             "bounced_chunks": sum(gpu["bounced_chunks"] for gpu in gpus),
-            "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph": gpus[0]["graph"]}
+            "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph_operations": gpus[0]["graph_operations"]}
 
 
-# Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or not.
-WAYS = {"cuda": ("--device", "cuda"), "cuda, no stream waits": ("--device", "cuda", "--no-stream-waits"),
-        "cpu": ("--device", "cpu")}
+# Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or not. A worker
+# that has a GPU to itself says how long the GPU waits; of several on one, each says how long its own stream does.
+WAYS = {"cuda": ("--device", "cuda", *WORKERS), "cuda, no stream waits": ("--device", "cuda", "--no-stream-waits", *WORKERS),
+        "cuda, one worker": ("--device", "cuda", "--workers", 1), "cpu": ("--device", "cpu", *WORKERS)}
 
 
 def train(report, tools, mnist, quick):
@@ -53,6 +67,7 @@ def train(report, tools, mnist, quick):
     arguments = (*TUTORIAL, "--data", mnist or SYNTHETIC)
     kinds = {(mode, way): [] for mode in ("async", "sync") for way in WAYS}
     failed = set()
+    found = report.data["training"] = {"arguments": [str(word) for word in arguments], "steps": steps_of, "runs": []}
     for _ in range(repeats):
         for (mode, way), runs in kinds.items():
             if (mode, way) in failed:
@@ -62,24 +77,29 @@ def train(report, tools, mnist, quick):
             except programs.Failed as error:
                 failed.add((mode, way))
                 report.add(f"training, {mode}, {way}", False, str(error))
-    found = report.data["training"] = {"arguments": [str(word) for word in arguments], "steps": steps_of, "runs": []}
-    for (mode, way), runs in kinds.items():
-        found["runs"] += [{"mode": mode, "device": way, **run} for run in runs]
+                continue
+            found["runs"].append({"mode": mode, "device": way, **runs[-1]})
+            report.write()  # whatever ends this program
     for mode in ("async", "sync"):
-        if any((mode, way) in failed for way in WAYS):
+        if not all(kinds[mode, way] for way in WAYS):
             continue
         one = found[mode] = sum_up(kinds[mode, "cuda"])
-        for way in ("cpu", "cuda, no stream waits"):
+        alone = one["cuda_one_worker_idle_share"] = sum_up(kinds[mode, "cuda, one worker"])["idle_share"]
+        for way in ("cpu", "cuda, no stream waits", "cuda, one worker"):
             one[f"{way.replace(', ', '_').replace(' ', '_')}_steps_per_second"] = median_of(
                 run["steps_per_second"] for run in kinds[mode, way])
-        timed = one["idle_share"] is not None
+        timed = None not in (one["idle_share"], alone)
         report.add(f"training, {mode}: the GPU's steps are timed", timed, one["strategy"])
         report.figure(f"training, {mode}", f"{one['steps_per_second']:,.0f} steps/s on the GPU "
-                      f"({one['cuda_no_stream_waits_steps_per_second']:,.0f} without stream waits), "
+                      f"({one['cuda_no_stream_waits_steps_per_second']:,.0f} without stream waits, "
+                      f"{one['cuda_one_worker_steps_per_second']:,.0f} of one worker), "
                       f"{one['cpu_steps_per_second']:,.0f} on the CPU")
+        report.figure(f"training, {mode}, launches", f"{one['graph_operations']} operations of a step in one launch" if one["graph_operations"]
+                      else "each operation of a step by itself")
         if timed:
             times = ", ".join(f"{part} {one['step_us'][part]:.1f}" for part in PARTS)
-            report.figure(f"training, {mode}, a step in us", f"{times}; idle {one['idle_share']:.0%}")
+            report.figure(f"training, {mode}, a step in us", f"{times}; a worker's stream waits {one['idle_share']:.0%} of the "
+                          f"time, with one worker {alone:.0%}")
     return found
 
 
@@ -87,38 +107,44 @@ def compare_accuracies(report, tools, mnist, quick):
     """Same job, same seed: async steps meet in another order each time, so accuracies agree up to some examples."""
     found = report.data["accuracy"] = {}
     steps = 1000 if quick else 6000
-    sets = {"digits": (("--data", "digits", "--steps", steps), 0.02)}
+    sets = {"digits": (("--data", "digits", "--steps", steps, *WORKERS), 0.02)}
     if mnist:
-        sets["mnist"] = ((*TUTORIAL, "--data", mnist, "--steps", steps), 0.01)
+        sets["mnist"] = ((*TUTORIAL, "--data", mnist, "--steps", steps, *WORKERS), 0.01)
     for model in ("logistic", "svm"):
-        sets[model] = (("--model", model, "--combine", 100), 0.03)
-        sets[f"{model}, keyed"] = (("--model", model, "--combine", 100, "--keyed"), 0.03)
+        sets[model] = (("--model", model, "--combine", 100, *WORKERS), 0.03)
+        sets[f"{model}, keyed"] = (("--model", model, "--combine", 100, "--keyed", *WORKERS), 0.03)
     for name, (arguments, tolerance) in sets.items():
         for mode in ("async",) if "--combine" in arguments else ("async", "sync"):  # rows have no steps in common
-            of = {}
-            for device in ("cpu", "cuda"):
-                run = launch(tools, *arguments, "--mode", mode, "--seed", 1, "--device", device, seconds=400)
-                of[device] = run["test_accuracy"]
-            found[f"{name}, {mode}"] = {**of, "tolerance": tolerance}
-            report.add(f"accuracy, {name}, {mode}", abs(of["cuda"] - of["cpu"]) <= tolerance,
-                       f"{of['cuda']:.4f} on the GPU, {of['cpu']:.4f} on the CPU; may differ by {tolerance}")
+            with case(report, f"accuracy, {name}, {mode}"):
+                of = {}
+                for device in ("cpu", "cuda"):
+                    run = launch(tools, *arguments, "--mode", mode, "--seed", 1, "--device", device, seconds=400)
+                    of[device] = run["test_accuracy"]
+                found[f"{name}, {mode}"] = {**of, "tolerance": tolerance}
+                report.add(f"accuracy, {name}, {mode}", abs(of["cuda"] - of["cpu"]) <= tolerance,
+                           f"{of['cuda']:.4f} on the GPU, {of['cpu']:.4f} on the CPU; may differ by {tolerance}")
 
 
 def compare_digests(report, tools, quick):
-    arguments = ("--mode", "sync", "--seed", 1, "--steps", 200 if quick else 1000, "--device", "cuda")
-    digests = report.data["digests"] = [launch(tools, *arguments)["digest"] for _ in range(2)]
-    report.add("sync digest, twice", digests[0] == digests[1], ", ".join(digests))
+    arguments = ("--mode", "sync", "--seed", 1, "--steps", 200 if quick else 1000, *WORKERS)
+    found = report.data["digests"] = {}
+    for name, places in (("twice", [("--device", "cuda")] * 2), ("in one process as in three", (ONE_GPU, ONE_PROCESS))):
+        with case(report, f"sync digest, {name}"):
+            digests = found[name] = [launch(tools, *arguments, *place)["digest"] for place in places]
+            report.add(f"sync digest, {name}", digests[0] == digests[1], ", ".join(digests))
 
 
 def share(report, tools, quick):
-    """What it costs that processes take turns with one GPU: the steps of all workers, by their number."""
+    """What it costs that processes, or threads of one, take turns with one GPU: the steps of all workers, by their number."""
     steps = 500 if quick else 3000
     found = report.data["sharing"] = {}
-    for workers in (1, 2, 4):
-        run = launch(tools, "--model", "mlp", "--batch", 100, "--data", SYNTHETIC, "--workers", workers, "--steps", steps,
-                     "--device", "cuda:0")
-        found[workers] = {"steps_per_second": run["steps_per_second"],
-                          "idle_share": median_of(gpu["idle_share"] for gpu in gpus_of(run) if "idle_share" in gpu)}
+    for way, place, workers in (("", ONE_GPU, 1), ("", ONE_GPU, 2), ("", ONE_GPU, 4),
+                                 (" in one process", ONE_PROCESS, 2), (" in one process", ONE_PROCESS, 4)):
+        with case(report, f"workers on one GPU, {workers}{way}"):
+            run = launch(tools, "--model", "mlp", "--batch", 100, "--data", SYNTHETIC, "--workers", workers, "--steps", steps,
+                         *place)
+            found[f"{workers}{way}"] = {"steps_per_second": run["steps_per_second"],
+                                        "idle_share": median_of(gpu["idle_share"] for gpu in gpus_of(run) if "idle_share" in gpu)}
     report.figure("workers on one GPU, steps/s", ", ".join(f"{n}: {one['steps_per_second']:,.0f}"
                                                            for n, one in found.items()))
 
@@ -127,12 +153,15 @@ def count(report, tools, quick):
     """Every worker adds one a given number of times to each of a million elements: the sum is known."""
     steps, workers = (50 if quick else 500), 3
     found = report.data["count"] = {}
-    for layout in ("versioned", "inplace"):
-        run = launch(tools, "--model", "count", "--size", 1000000, "--workers", workers, "--steps", steps,
-                     "--layout", layout, "--device", "cuda,2:cpu")
-        on_gpu = sum("gpu" in worker for worker in run["per_worker"])
-        expected = float(steps * workers)
-        found[layout] = {**run, "expected": expected, "workers_on_gpu": on_gpu}
-        report.add(f"sum of two GPU workers and a CPU's, {layout}",
-                   run["value_min"] == run["value_max"] == expected and on_gpu == 2,
-                   f"{run['value_min']:.0f} to {run['value_max']:.0f} of {expected:.0f}; {on_gpu} workers on the GPU")
+    ways = [(layout, layout, f"sum of two GPU workers and a CPU's, {layout}", ("--device", "cuda,2:cpu"), 2)
+            for layout in ("versioned", "inplace")]
+    ways.append(("one process", "versioned", "sum of three GPU workers of one process", ONE_PROCESS, 3))
+    for key, layout, name, place, most in ways:
+        with case(report, name):
+            run = launch(tools, "--model", "count", "--size", 1000000, "--workers", workers, "--steps", steps,
+                         "--layout", layout, *place)
+            on_gpu = sum("gpu" in worker for worker in run["per_worker"])
+            expected = float(steps * workers)
+            found[key] = {**run, "expected": expected, "workers_on_gpu": on_gpu}
+            report.add(name, run["value_min"] == run["value_max"] == expected and on_gpu == most,
+                       f"{run['value_min']:.0f} to {run['value_max']:.0f} of {expected:.0f}; {on_gpu} workers on the GPU")

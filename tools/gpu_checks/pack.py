@@ -15,6 +15,7 @@ import programs
 PROGRAMS = ("tools/launch_shm", "tools/ps_shm", "tools/worker_shm", "tools/inspect_shm", "tests/gpu_tests_on_gpu",
             "benches/gpu")
 PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "ps_shm"
+FOLDERS = {"tools", "tests", "benches", "python", "lib", "fallback", "meson-info"}  # of a pack
 MOST_BYTES = 64 << 20
 # A box has its own: the C library goes with its kernel, libcuda with its driver.
 OF_THE_BOX = re.compile(r"lib(c|m|dl|rt|pthread|resolv|cuda)\.so|ld-linux|linux-vdso")
@@ -76,10 +77,27 @@ def put_package(folder, modules):
 
 
 def pack(build, folder, modules):
-    """Returns what is wrong, or None."""
+    """Replaces an earlier pack in the folder. Returns what is wrong, or None."""
     missing = [name for name in PROGRAMS if not (build / name).exists()]
     if missing:
         return f"{build} has no {', '.join(missing)}"
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names and (names - FOLDERS or "meson-info" not in names):
+        return f"{folder} has {', '.join(sorted(names))} and is no pack; name another folder"
+    half = folder.with_name(folder.name + ".part")
+    shutil.rmtree(half, ignore_errors=True)
+    fill(half, build, modules)
+    total = sum(path.stat().st_size for path in half.rglob("*") if path.is_file())
+    if total > MOST_BYTES:
+        return f"{half} has {total >> 20} MiB, more than the {MOST_BYTES >> 20} that may travel"
+    shutil.rmtree(folder, ignore_errors=True)
+    half.rename(folder)
+    pythons = ", ".join(sorted(module.name.removeprefix("_core.") for module in modules)) or "none"
+    print(f"{folder}: {total >> 20} MiB, Python modules: {pythons}; there: tools/gpu_check --prebuilt DIR")
+    return None
+
+
+def fill(folder, build, modules):
     libraries = set()
     for name in PROGRAMS:
         libraries |= libraries_of(build / name)
@@ -90,14 +108,8 @@ def pack(build, folder, modules):
     for library in libraries:
         compress(library, folder / ("fallback" if AS_FALLBACK.match(library.name) else "lib") / library.name)
     info = folder / "meson-info"
-    info.mkdir(exist_ok=True)
+    info.mkdir()
     tests = [{"name": name, "suite": ["gpu"], "cmd": command, "timeout": seconds, "env": env}
              for name, command, seconds, env in programs.suite_of(build)]
     (info / "intro-tests.json").write_text(json.dumps(tests))
     (info / "meson-info.json").write_text(json.dumps({"directories": {"build": str(build)}}))
-    total = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    if total > MOST_BYTES:
-        return f"{folder} has {total >> 20} MiB, more than the {MOST_BYTES >> 20} that may travel"
-    pythons = ", ".join(sorted(module.name.removeprefix("_core.") for module in modules)) or "none"
-    print(f"{folder}: {total >> 20} MiB, Python modules: {pythons}; there: tools/gpu_check --prebuilt DIR")
-    return None

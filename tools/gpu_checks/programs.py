@@ -1,4 +1,5 @@
 """Running programs with a bound on their time, and the suite gpu of a build folder."""
+import contextlib
 import json
 import os
 import pathlib
@@ -33,6 +34,19 @@ def allow(seconds):
     _allowed_until = time.monotonic() + seconds if seconds is not None else None
 
 
+@contextlib.contextmanager
+def allow_share(share):
+    """Within it, programs run for that share of what is left of their time."""
+    global _allowed_until
+    until = _allowed_until
+    if until is not None:
+        _allowed_until -= (until - time.monotonic()) * (1 - share)
+    try:
+        yield
+    finally:
+        _allowed_until = until
+
+
 def run(command, seconds, env=None):
     """Ends the program, and what it has started, when its time is over; the code is 124 then."""
     libraries = [os.environ.get("LD_LIBRARY_PATH"), *cublas_folders(sys.path)]
@@ -40,7 +54,7 @@ def run(command, seconds, env=None):
     if _allowed_until is not None:
         seconds = min(seconds, _allowed_until - time.monotonic())
         if seconds <= 0:
-            raise Failed("the part has no time left for it")
+            raise Failed("the part's time is over")
     process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, text=True, start_new_session=True,
                                env={**os.environ, **env})
@@ -81,26 +95,38 @@ def errors_in(found, path=""):
 
 
 def suite_of(build):
-    """The tests of suite gpu on a GPU as meson lists them; where the folder was moved, with its present place."""
+    """The tests of suite gpu on a GPU as meson lists them; where the folder was moved, with its present place.
+
+    Not those that are scripts: they need no GPU, but the sources, and a whole build folder.
+    """
     tests = json.loads((build / "meson-info" / "intro-tests.json").read_text())
     built_in = json.loads((build / "meson-info" / "meson-info.json").read_text())["directories"]["build"]
     for test in tests:
-        if any(suite.split(":")[-1] == "gpu" for suite in test["suite"]) and "_on_cpu_" not in test["name"]:
+        is_of_gpu = any(suite.split(":")[-1] == "gpu" for suite in test["suite"]) and "_on_cpu_" not in test["name"]
+        if is_of_gpu and pathlib.Path(test["cmd"][0]).is_relative_to(built_in):
             command = [word.replace(built_in, str(build)) for word in test["cmd"]]
             yield test["name"], command, test["timeout"], test["env"]
 
 
-def run_suite(report, build, prefix=(), suffix=(), label="test", patience=1):
+def run_suite(report, build, prefix=(), suffix=(), label="test", patience=1, more_env=None):
     found = report.data.setdefault(label, {})
-    for name, command, seconds, env in suite_of(build):
-        done = run([*prefix, *command, *suffix], seconds * patience, env)
-        found[name] = {"exit_code": done.code, "output": (done.out + done.err)[-4000:] if done.code != 0 else ""}
+    tests = list(suite_of(build))
+    if not tests:
+        return report.add(label, False, f"{build} has no tests of suite gpu; was it built with CUDA?")
+    for name, command, seconds, env in tests:
+        try:
+            done = run([*prefix, *command, *suffix], seconds * patience, {**env, **(more_env or {})})
+        except Failed as error:
+            report.add(f"{label} {name}", False, str(error))
+            continue
+        found[name] = {"exit_code": done.code, "output": (done.out + done.err)[-4000:]}
         if done.code == SKIPPED:
             report.add(f"{label} {name}", False, "skipped, though there is a GPU: " + done.last_line())
         else:
             report.add(f"{label} {name}", done.code == 0, done.last_line())
-    if not found:
-        report.add(label, False, f"{build} has no tests of suite gpu; was it built with CUDA?")
+            for line in done.out.splitlines():
+                if "skipped: " in line:  # doctest knows no cases that do not run
+                    report.add(f"{label} {name}", None, line.partition("skipped: ")[2])
 
 
 def sanitizer():
@@ -115,6 +141,9 @@ def sanitize_suite(report, build):
     # Tools that let one launch run after the other would wait for ever behind a stream that waits for the processor. What
     # is killed by a test could not be told from what the tools have found.
     suffix = ["--test-case-exclude=*can wait on the stream*,gpu deaths: *"]
-    for tool in ("memcheck", "racecheck", "synccheck"):
+    # They take many times as long, so rounds are few, and a slow tool leaves the others their share of the time.
+    rounds, tools = {"PS_SHM_TEST_ROUNDS": "20"}, ("memcheck", "racecheck", "synccheck")
+    for number, tool in enumerate(tools):
         prefix = [program, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
-        run_suite(report, build, prefix, suffix, label=tool, patience=10)
+        with allow_share(1 / (len(tools) - number)):
+            run_suite(report, build, prefix, suffix, label=tool, patience=10, more_env=rounds)

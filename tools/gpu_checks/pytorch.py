@@ -1,6 +1,7 @@
 """What of the Python package needs a GPU, with this Python's PyTorch: jobs and publications of models that are on one.
 
-A program of its own, which prints JSON: PyTorch may end the process that imports it, or not be there.
+A program of its own, which prints JSON: PyTorch may end the process that imports it, or not be there. It prints one line
+after each part with all that is known by then, should the next part end or block it.
 """
 import argparse
 import contextlib
@@ -20,6 +21,7 @@ import ps_shm.torch  # noqa: E402
 
 STEPS, WORKERS = 50, 2
 GENERATIONS = 5
+SECONDS = 120  # of a worker or a reader, after which all that a part has started are ended
 
 
 def train_beside_torch(device):
@@ -59,8 +61,7 @@ def count_pushes(device):
     """Two processes push into one job: the sums are exact."""
     job = f"gpu-check-sum-{os.getpid()}"
     with ps_shm.Server(job, optimizer="sgd", lr=1.0, mode="async", workers=WORKERS):
-        for worker in [start("worker", job, device) for _ in range(WORKERS)]:
-            finish(worker)
+        finish([start("worker", job, device) for _ in range(WORKERS)])
         view = ps_shm.View(job)
         return {"expected": -float(STEPS * WORKERS),
                 "values": sorted({float(edge) for name in ("weight", "bias")
@@ -84,11 +85,16 @@ def read(name, device, mib):
     """A process that has the generations in its model, and looks whether each is whole."""
     model, seconds, steps = large_model(mib, device), [], []
     with ps_shm.torch.Subscriber(name, model) as subscriber:
+        until = time.perf_counter() + SECONDS / 2
         while subscriber.step < GENERATIONS:
-            begin = time.perf_counter()
-            subscriber.update(wait=True)
+            begin = time.perf_counter()  # anew for each look: what the publisher takes is not the reader's
+            if subscriber.update() is None:
+                if begin > until:
+                    return {"error": f"no generation after that of step {subscriber.step} came within {SECONDS / 2:g} s"}
+                continue
             finish_copies(device)
             seconds.append(time.perf_counter() - begin)
+            until = time.perf_counter() + SECONDS / 2
             values = {float(value) for tensor in model.buffers() for value in (tensor.min(), tensor.max())}
             if values != {float(subscriber.step)}:
                 return {"error": f"the generation of step {subscriber.step} has the values {sorted(values)}"}
@@ -110,7 +116,7 @@ def publish(device, mib):
                 generation = publisher.publish(step)
                 seconds.append(time.perf_counter() - begin)
                 publisher.wait_for(generation, readers=1)
-        found = finish(reader)
+        [found] = finish([reader])
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.buffers())
     if "error" in found:
         return found
@@ -123,24 +129,39 @@ def start(*role):
     return subprocess.Popen([sys.executable, __file__, *map(str, role)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
 
 
-def finish(process):
-    out, _ = process.communicate(timeout=120)
+def finish(processes):
+    """What each of them has said. If one fails or takes too long, all are ended."""
+    try:
+        return [outcome(process) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()  # what has ended is left alone
+
+
+def outcome(process):
+    role = " ".join(process.args[2:])
+    try:
+        out, _ = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{role}: took longer than {SECONDS} s") from None
     if process.returncode != 0:
-        raise RuntimeError(f"{' '.join(process.args[2:])}: exit code {process.returncode}")
+        raise RuntimeError(f"{role}: exit code {process.returncode}")
     return json.loads(out)
 
 
 def check(device, mib):
+    """Yields what is known, after each part."""
     found = {"torch": torch.__version__, "python": sys.version.split()[0]}
     if device != "cpu" and not torch.cuda.is_available():
-        return {**found, "skipped": "this PyTorch finds no GPU"}
+        yield {**found, "skipped": "this PyTorch finds no GPU"}
+        return
     for part, run in (("training", lambda: train_beside_torch(device)), ("sums", lambda: count_pushes(device)),
                       ("publication", lambda: publish(device, mib))):
         try:
             found[part] = run()
         except Exception as error:  # whatever it is, the others are still looked at
             found[part] = {"error": f"{type(error).__name__}: {error}"}
-    return found
+        yield found
 
 
 def main():
@@ -150,12 +171,13 @@ def main():
     given = parser.parse_args()
     if given.role == "worker":
         push_ones(*given.words)
-        found = {}
+        said = [{}]
     elif given.role == "reader":
-        found = read(*given.words[:2], int(given.words[2]))
+        said = [read(*given.words[:2], int(given.words[2]))]
     else:
-        found = check(given.words[0], int(given.words[1]))
-    print(json.dumps(found))
+        said = check(given.words[0], int(given.words[1]))
+    for found in said:
+        print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,26 +2,32 @@
 import json
 import os
 
+DATA_OF_PART = {1: ["test"], 2: ["memcheck", "racecheck", "synccheck"], 3: ["benchmark"], 4: ["training"],
+                5: ["accuracy", "digests", "count", "sharing"], 6: ["soak"], 7: ["pytorch"]}
 MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
 class Report:
-    def __init__(self, data):
-        self.data = data
+    def __init__(self, data, path=None):
+        """path: where it is written."""
+        self.data, self.path = data, path
         self.checks, self.figures = [], []
         self.part = 1
 
-    def add_to(self, path):
+    def go_on(self):
         """Goes on with what other parts have written."""
-        before = json.loads(path.read_text())
+        before = json.loads(self.path.read_text())
         self.checks = before.pop("checks")
         before.pop("no_gpu", None)
-        self.data = {**before, **{key: self.data[key] for key in ("cuda", "no_gpu") if key in self.data}}
+        self.data = {**before, **{key: self.data[key] for key in ("cuda", "no_gpu") if self.data.get(key)}}
 
-    def begin_part(self, number):
+    def begin_part(self, number, quick):
         """What an earlier run of it has said no longer counts."""
         self.part = number
         self.checks = [check for check in self.checks if check["part"] != number]
+        for key in DATA_OF_PART[number]:
+            self.data.pop(key, None)
+        self.data.setdefault("parts", {})[str(number)] = {"quick": quick}
 
     def add(self, name, holds, detail):
         """holds: True, False, or None where it was not looked at."""
@@ -33,11 +39,13 @@ class Report:
     def all_hold(self):
         return bool(self.checks) and all(check["holds"] is not False for check in self.checks)
 
-    def write(self, path):
+    def write(self):
         """Never half of it: it replaces what was there at once."""
-        part = path.with_name(path.name + ".part")
+        if self.path is None:
+            return
+        part = self.path.with_name(self.path.name + ".part")
         part.write_text(json.dumps({"checks": self.checks, **self.data}, indent=1) + "\n")
-        os.replace(part, path)
+        os.replace(part, self.path)
 
     def as_text(self):
         lines = []

@@ -50,8 +50,7 @@ void choose_workers(LaunchSettings& settings) {
 std::size_t used_gpus(const device::DeviceChoice& choice) {
   if (choice.kind == device::DeviceChoice::Kind::kCpu) return 0;
   if (choice.index) return 1;
-  const std::size_t visible = choice.may_be_cuda() ? visible_gpus().size() : 0;
-  return visible != 0 ? visible : device::probe_gpus(device::cuda_calls()).gpus.size();
+  return choice.may_be_cuda() ? visible_gpus().size() : device::probe_gpus(device::cuda_calls()).gpus.size();
 }
 
 // Requires: the devices are chosen.

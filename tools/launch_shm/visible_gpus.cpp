@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <sstream>
+#include <string>
 
 namespace ps_shm::tools {
 namespace {
@@ -47,16 +48,21 @@ std::vector<std::string> listed_gpus(const std::string& listing) {
   return gpus;
 }
 
-std::vector<std::string> visible_gpus() {
+std::vector<std::string> visible_gpus(device::CudaCalls& cuda) {
   if (const char* names = std::getenv(kVisible)) return named_gpus(names);
-  return listed_gpus(output_of("timeout 10 nvidia-smi -L 2>/dev/null"));
+  std::vector<std::string> gpus = listed_gpus(output_of("timeout 10 nvidia-smi -L 2>/dev/null"));
+  if (!gpus.empty()) return gpus;
+  const device::GpuProbe probe = device::probe_gpus(cuda);
+  if (!probe.is_simulated)
+    for (const device::GpuInfo& gpu : probe.gpus) gpus.push_back(std::to_string(gpu.device));
+  return gpus;
 }
 
-std::vector<std::string> show_one_gpu(const std::vector<std::string>& gpus, std::uint32_t rank,
+std::vector<std::string> show_one_gpu(const std::vector<std::string>& gpus, std::uint32_t process,
                                       device::DeviceChoice& choice) {
   if (gpus.empty() || !choice.may_be_cuda()) return {};
   if (choice.index && *choice.index >= gpus.size()) return {};  // the worker reports which GPUs exist
-  const std::string variable = std::string(kVisible) + "=" + gpus[choice.index ? *choice.index : rank % gpus.size()];
+  const std::string variable = std::string(kVisible) + "=" + gpus[choice.index ? *choice.index : process % gpus.size()];
   if (choice.index) choice.index = 0;
   return {variable};
 }

@@ -96,8 +96,10 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
 std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, const std::string& who,
                                             std::uint32_t rank) {
   if (settings.training.dtype != DType::kFloat32) return std::nullopt;  // also with auto: a GPU has float32
+  // All workers of a process use one GPU: that of the first one to come here.
+  static const std::uint32_t process = rank / settings.workers_per_process;
   std::string log;
-  auto place = train::choose_gpu_place(settings.device, settings.wire, rank / settings.workers_per_process, log);
+  auto place = train::choose_gpu_place(settings.device, settings.wire, process, log);
   // What waits for the device in one thread would wait for the gate of another.
   if (place) place->stream_waits = !settings.training.no_stream_waits && settings.workers_per_process == 1;
   if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet

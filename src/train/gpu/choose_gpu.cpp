@@ -5,6 +5,8 @@
 #include <numa.h>
 #include <sched.h>
 
+#include <mutex>
+
 namespace ps_shm::train {
 
 void run_near(const device::GpuInfo& gpu) {
@@ -21,6 +23,13 @@ void run_near(const device::GpuInfo& gpu) {
   numa_free_cpumask(near);
 }
 
+void yield_in_waits_once(device::CudaCalls& cuda, int device) {
+  const std::lock_guard lock(cuda.known_gpus->mutex);
+  if (cuda.known_gpus->yielding.contains(device)) return;
+  device::check(cuda, cuda.yield_in_waits(device), "be used");
+  cuda.known_gpus->yielding.insert(device);
+}
+
 std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
                                          std::string& log) {
   if (choice.kind == device::DeviceChoice::Kind::kCpu) return {};
@@ -28,7 +37,7 @@ std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wir
   const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, log);
   if (!gpu) return {};
   run_near(*gpu);
-  device::check(cuda, cuda.yield_in_waits(gpu->device), "be used");  // this process is a worker_shm
+  yield_in_waits_once(cuda, gpu->device);  // this process is a worker_shm
   GpuPlace place;
   place.gpu = *gpu;
   place.wire = wire;

@@ -15,6 +15,11 @@ namespace ps_shm::train {
 // is allowed.
 void run_near(const device::GpuInfo& gpu);
 
+// Threads of this process that wait for the GPU yield their cores. Sets that once for each device, before the device is
+// used: it is a setting of the device's context, in which other workers of the process may already compute. For
+// worker_shm only: a program with PyTorch in it keeps its own setting. Throws Error if the device cannot be used.
+void yield_in_waits_once(device::CudaCalls& cuda, int device);
+
 // The GPU for the worker of this rank, near which it runs from now on; none for the CPU, with the reason in `log`
 // if a GPU was wanted. Throws Error if a GPU is required but not available.
 std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,

@@ -128,7 +128,7 @@ class GpuEngine final : public Engine {
     report.transfers = link_->transfers();
     report.step = timeline_.means();
     report.is_resident = batches_.is_resident();
-    report.is_captured = steps_.is_captured();
+    report.graph_operations = steps_.graph_operations();
   }
 
  private:

@@ -48,6 +48,7 @@ GpuSteps::~GpuSteps() {
 
 void GpuSteps::drop_graph(Step& step) {
   if (step.graph != nullptr) static_cast<void>(cuda_.destroy_graph(std::exchange(step.graph, nullptr)));
+  step.operations = 0;
   step.was_launched = false;
 }
 
@@ -87,7 +88,7 @@ void GpuSteps::capture(std::size_t slot) {
     } catch (const Error& refused) {
       why = refused.what();
     }
-    error = cuda_.end_capture(stream_, step.graph);
+    error = cuda_.end_capture(stream_, step.graph, step.operations);
   }
   step.rate = step.ran_at;
   if (error == device::kSuccess && why.empty()) return;

@@ -4,6 +4,7 @@
 // The pulled parameters are only read, so a step whose parameters have changed is simply enqueued again. One thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -59,12 +60,14 @@ class GpuSteps {
   // Whether the rate of local steps depends on the global step: then no two steps are identical.
   bool has_changing_rates() const;
 
-  bool is_captured() const { return steps_[0].graph != nullptr || steps_[1].graph != nullptr; }
+  // The operations in the graph that is a step; 0: its kernels are enqueued one by one.
+  std::size_t graph_operations() const { return std::max(steps_[0].operations, steps_[1].operations); }
 
  private:
   struct Step {
     device::Graph graph = nullptr;
-    float rate = 0.0F;  // the rate in the graph
+    std::size_t operations = 0;  // in the graph
+    float rate = 0.0F;           // the rate in the graph
     bool was_launched = false;
     bool has_run = false;  // kernel by kernel
     float ran_at = 0.0F;

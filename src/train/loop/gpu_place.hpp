@@ -1,6 +1,7 @@
 // The GPU on which a worker computes, and statistics of what it did there.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -24,7 +25,8 @@ struct GpuPlace {
   ModelKernels* kernels = nullptr;
 };
 
-// Means over some steps by the GPU's own clock: the phases of a step, from one push's end to the next one's.
+// Means over some steps by the GPU's own clock: the phases of a step, from one push's end to the next one's. While this
+// worker's stream waits, the GPU may work for other workers.
 struct GpuStepSeconds {
   std::uint64_t sampled = 0;                                 // steps
   double wait = 0.0, pull = 0.0, compute = 0.0, push = 0.0;  // seconds of one step
@@ -39,7 +41,8 @@ struct GpuReport {
       rows;  // of a sparse model, which has no other transfers and no times by the GPU's clock
   GpuStepSeconds step;
   bool is_resident = false;  // the training set is in the GPU's memory
-  bool is_captured = false;  // a step's kernels are recorded into a graph
+  // Kernels and copies of a step that one launch starts; 0: each is launched by itself.
+  std::size_t graph_operations = 0;
 };
 
 }  // namespace ps_shm::train

@@ -49,16 +49,12 @@ inline void store_release_system(std::uint32_t* to, std::uint32_t value) {
   store_single(to, value, on_cpu::Access::kStoreRelease);
 }
 
-#pragma GCC diagnostic push
-#if defined(__SANITIZE_THREAD__)
-#pragma GCC diagnostic ignored "-Wtsan"  // TSan does not model fences: harmless, since racing data is atomic there
-#endif
 inline void fence_system() {
   on_cpu::note(on_cpu::Access::kFence, nullptr, 0);
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
 }
-#pragma GCC diagnostic pop
-inline void store_vector(float4* to, float4 value) {
+// By reference: passed by value, GCC takes what was loaded under the same condition for uninitialized.
+inline void store_vector(float4* to, const float4& value) {
   *reinterpret_cast<float4*>(const_cast<void*>(on_cpu::whole(to, sizeof(float4)))) = value;
 }
 
