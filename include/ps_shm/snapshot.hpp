@@ -64,8 +64,8 @@ class Snapshot {
   // these steps. Modes async and ssp: exact up to the steps that were under way.
   std::uint64_t global_step() const noexcept;
 
-  // The partially included ranks: those whose worker was stopped for longer than the patience within a push, of which a
-  // part may be in the snapshot. Mode sync: all ranks, if all workers died while a step was being applied.
+  // The partially included ranks: the workers that were stopped within a push for longer than the patience. A part of
+  // that push may be in the snapshot. Mode sync: all ranks, if all workers died while a step was being applied.
   const std::vector<std::uint32_t>& partial_ranks() const noexcept;
 
   // The names of the variables in the snapshot: those that were initialised when it was asked for.

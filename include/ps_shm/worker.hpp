@@ -156,8 +156,8 @@ class Worker {
   //
   // Throws: Error with kInvalidArgument if the specification is invalid, or the mode is sync; kIncompatible if the table
   // exists with another specification; kExhausted if the job can have no more tables; kNoSpace if /dev/shm is full;
-  // kInvalidState if the worker is recorded or replayed, or in a forked child.
-  // Progress: lock-free.
+  // kInvalidState if the worker is recorded or replayed, or in a forked child. While it waits: JobFinished, Interrupted.
+  // Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.
   Table table(const TableSpec& spec);
 
   // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk, and each element
@@ -257,7 +257,7 @@ class Worker {
   // Throws: Error if there are not as many gradients as variables, and as push() above.
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
 
-  // The same, followed by what begins a pull: outs[i] and since[i] are to be given to pull_if_changed() after step().
+  // As above, and begins a pull: pass outs[i] and since[i] to pull_if_changed() after step().
   // In the modes async and ssp each chunk is copied to outs[i] just after its push, while it is in the cache, and
   // pull_if_changed() copies only the chunks that other workers have changed since. In mode sync nothing is copied yet,
   // and since[i] is empty. The variables must be ones that pull_all() accepts.
@@ -314,9 +314,9 @@ class Worker {
   void add(const Variable& variable, std::span<const std::byte> delta);
 
   // For a guest: adds deltas[i], given as the bytes of its elements, to variables[i], bypassing the optimizer, exactly
-  // once for each ticket. If an earlier
-  // guest of the job was killed in a call with the same ticket and the same arguments, this call adds what that one has
-  // not; after a call that returned, it adds nothing. Tickets are greater than 0 and only grow.
+  // once for each ticket. If an earlier guest of the job was killed in a call with the same ticket and the same
+  // arguments, this call adds only what is missing. If that call has returned, this one adds nothing. Tickets are
+  // greater than 0 and only grow.
   //
   // A guest is a process beside the workers, such as one that exchanges values with another machine. It is not counted
   // as a worker: nobody waits for it to join or to step, the job neither begins nor ends by it, and views do not show

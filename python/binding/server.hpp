@@ -11,5 +11,6 @@ void add_subscribers(nanobind::module_& module);
 void add_folder(nanobind::module_& module);
 void add_checkpoint(nanobind::module_& module);
 void add_view(nanobind::module_& module);
+void add_view_records(nanobind::module_& module);
 
 }  // namespace ps_shm::python

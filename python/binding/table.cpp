@@ -202,7 +202,8 @@ nb::object pop_evicted(NamedTable& self) {
 }
 
 void add_results(nb::module_& module) {
-  nb::class_<PushedKeys>(module, "PushedKeys", "What became of the keys of a push. Each is updated, unadmitted or refused.")
+  nb::class_<PushedKeys>(module, "PushedKeys",
+                         "What became of the keys of a push. Each is updated, unadmitted or refused.")
       .def_ro("updated", &PushedKeys::updated, "The number of keys whose rows have the gradient.")
       .def_ro("made", &PushedKeys::made, "The number of these that had no row before.")
       .def_ro("unadmitted", &PushedKeys::unadmitted, "The number of keys that were not pushed often enough yet.")
@@ -245,6 +246,8 @@ void add_results(nb::module_& module) {
       .def_ro("refused", &Statistics::refused, "Pushes of keys for which there was no room.")
       .def_ro("hits", &Statistics::hits, "Pulled keys with a row.")
       .def_ro("misses", &Statistics::misses, "Pulled keys without one.")
+      .def_ro("restarts", &Statistics::restarts,
+              "Searches that were restarted because other workers had changed the list of rows.")
       .def_ro("bytes", &Statistics::bytes, "The memory of /dev/shm that the table takes, in bytes.")
       .def("__repr__", [](const Statistics& self) {
         return fmt::format("TableStatistics(rows={}, max_rows={}, made={}, evicted={}, hits={}, misses={}, bytes={})",
@@ -270,7 +273,7 @@ Table.assign() save and restore them, too.
 Args:
     name: as of a variable; tables and variables have separate names.
     row_size: the number of elements in a row.
-    max_rows: the most rows that there may be, at least 64. Memory is taken as rows come.
+    max_rows: the most rows that there may be, at least 64 for each part of the table. Memory is taken as rows come.
     rule: the update rule, as of a variable. None: the job's optimizer.
     evict: which rows make room in a full table: those that were least recently ("lru") or least frequently ("lfu")
         pushed, or the oldest ("age"). None: none; pushes of new keys are refused and counted.
@@ -288,8 +291,9 @@ Raises:
     Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, or the mode is sync
         (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
     ValueError: there is no such rule, or no such way to evict.
+    JobFinished: the job ended while another worker restored the table.
 
-Progress: lock-free.)");
+Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.)");
 }
 
 void add_table(nb::module_& module) {

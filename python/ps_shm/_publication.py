@@ -29,7 +29,7 @@ class Publisher(_core.Publisher, Closing):
             ("bfloat16", (512, 512)).
         subscribers: the largest number of subscribers at one time.
         records: the number of generations that the publication can hold at one time. With 2 * subscribers + 2 or more,
-            publish() always finds a free record. 0: as many of these as fit into 256 MiB, but at least four.
+            publish() always finds a free record. 0: as many as fit into 256 MiB, at least four and at most that number.
         dtype: "bfloat16": float32 tensors are published in this type, rounded to nearest. publish() and write() take
             float32 arrays for them. Empty: every tensor is published in its own type.
         populate: give all records their memory at once, so that the first generations are as fast as later ones.

@@ -1,7 +1,7 @@
 """Saving a job to files while training continues, and loading it. docs/checkpoints.md describes the files.
 
 A checkpoint contains all variables at one moment, the state of their optimizers, the global step, and each rank's
-position in its data.
+position in its data. It also contains the rows of tables by key, which are from different moments.
 
     folder = checkpoint.save("job", "runs")                # writes the folder runs/step-N
     found = checkpoint.latest("runs")                      # the newest intact checkpoint; None if there is none

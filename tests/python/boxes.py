@@ -78,7 +78,7 @@ class Box:
         self.server = ps_shm.Server(
             self.job, optimizer=self.boxes.optimizer, lr=1.0, mode=self.boxes.mode, workers=self.boxes.workers
         )
-        self._threads = [threading.Thread(target=self._work, args=(k,)) for k in range(self.boxes.workers)]
+        self._threads = [threading.Thread(target=self._work, args=(k,), daemon=True) for k in range(self.boxes.workers)]
         for thread in self._threads:
             thread.start()
 
@@ -123,7 +123,7 @@ class Box:
         """Holds the workers between two steps."""
         with self._changed:
             self._is_held = True
-            self._changed.wait_for(lambda: self._held_workers == self.boxes.workers or self._failures)
+            assert self._changed.wait_for(lambda: self._held_workers == self.boxes.workers or self._failures, PATIENCE)
 
     def release(self):
         with self._changed:
@@ -136,7 +136,8 @@ class Box:
             self._stops = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
         self.server.close()
         assert not self._failures
 

@@ -10,7 +10,7 @@ import time
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "process"))
 from isolation import delay  # noqa: E402: mounts a private /dev/shm before any module has started a thread
 import streams  # noqa: E402
-from streams import PATIENCE  # noqa: E402
+from streams import PATIENCE, read_line  # noqa: E402, F401: for the tests
 from timing import TIMING  # noqa: E402
 
 import pytest  # noqa: E402
@@ -79,7 +79,7 @@ class Program:
 
     def line(self):
         """The next line. Programs print within a short time, or end."""
-        return self.process.stdout.readline().strip()
+        return streams.read_line(self.process.stdout).strip()
 
     def send(self, number=signal.SIGINT):
         self.process.send_signal(number)

@@ -7,7 +7,7 @@ import subprocess
 import numpy
 import pytest
 from boxes import TOOLS, Boxes, BoxesHere, ThreadGroup, together
-from conftest import wait_until
+from conftest import read_line, wait_until
 
 import ps_shm
 from ps_shm.bridge import _tables
@@ -251,7 +251,7 @@ def test_keys_beyond_the_most_are_left_alone(job, capfd):
         for name, value in (("keys", 3), ("most_keys", 3), ("cut_rows", 0)):
             assert f'ps_shm_bridge_table_{name}{{job="{twins.jobs[1]}",table="t"}} {value}\n' in metrics
         with subprocess.Popen([TOOLS / "inspect_shm", "watch", *of], stdout=subprocess.PIPE, text=True) as watch:
-            line = watch.stdout.readline()
+            line = read_line(watch.stdout)
             watch.kill()
         assert "! table t: the boxes exchange as many keys as --table-keys allows, and no others" in line
     assert "table 't' has more than the 3 keys that --table-keys allows" in capfd.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ps_shm
-from conftest import PATIENCE
+from conftest import PATIENCE, read_line
 
 safetensors = pytest.importorskip("safetensors")
 
@@ -58,7 +58,7 @@ def test_a_foreign_process_keeps_what_it_has_mapped(tmp_path):
         reader = subprocess.Popen([sys.executable, "-c", READER, str(tmp_path / "latest")], stdin=subprocess.PIPE,
                                   stdout=subprocess.PIPE, text=True)
         try:
-            assert reader.stdout.readline() == "mapped\n"
+            assert read_line(reader.stdout) == "mapped\n"
             for number in range(1, 11):
                 publisher.publish({"w": np.full(1000, number, np.float32)})
                 assert load(tmp_path / "latest")[0]["w"].tolist() == [number] * 1000

@@ -12,7 +12,8 @@ import sys
 import pytest
 
 import ps_shm
-from conftest import PATIENCE, segments, wait_until
+from boxes import free_port
+from conftest import PATIENCE, read_line, segments, wait_until
 from test_page import PAGES
 
 LAUNCH = pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "launch_shm"
@@ -102,7 +103,7 @@ def test_each_is_shown_a_gpu_of_those_that_there_are(job):
 def test_what_it_has_started_ends_with_it(launch, before):
     inner = before + "echo pid $$; while :; do sleep 1000; done"
     process = launch("--workers", "1", program=["sh", "-c", 'sh -c "$0" & wait; true', inner])
-    descriptor = os.pidfd_open(int(process.stdout.readline().split()[1]))
+    descriptor = os.pidfd_open(int(read_line(process.stdout).split()[1]))
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=PATIENCE)
     has_ended = select.select([descriptor], [], [], PATIENCE)[0]
@@ -116,7 +117,7 @@ def test_what_it_has_started_ends_with_it(launch, before):
 def test_it_ends_when_the_launcher_is_killed(launch, job, before):
     inner = before + "echo pid $$; while :; do sleep 1000; done"
     process = launch("--workers", "2", program=["sh", "-c", 'sh -c "$0" & wait; true', inner])
-    descriptors = [os.pidfd_open(int(process.stdout.readline().split()[1])) for _ in range(2)]
+    descriptors = [os.pidfd_open(int(read_line(process.stdout).split()[1])) for _ in range(2)]
     process.kill()
     process.wait()
     for descriptor in descriptors:
@@ -163,7 +164,8 @@ def test_torchrun_starts_the_program_of_the_page(job, tmp_path):
     program = re.search(r"^```python\n(.*?)^```$", (PAGES / "python.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}"')
     (tmp_path / "train.py").write_text(program.replace("opt.close()", "print('steps', opt.worker.rank, opt.worker.steps)\nopt.close()"))
     # PyTorch 1.13 with Python 3.11 fails without the last three, which log the output and show it, too.
-    options = ["--nproc_per_node=4", "--master_addr=127.0.0.1", "--redirects=1", "--tee=1", f"--log_dir={tmp_path}"]
+    options = ["--nproc_per_node=4", "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--redirects=1", "--tee=1",
+               f"--log_dir={tmp_path}"]
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", *options, tmp_path / "train.py"],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout

@@ -137,7 +137,7 @@ def test_a_generation_that_fails_or_is_dropped_is_not_published(job):
 def test_readers_never_see_mixed_generations_while_publishers_are_killed(job, start):
     text = """
 import sys, numpy as np, ps_shm
-publisher = ps_shm.Publisher(sys.argv[1], {name: np.zeros(5000, np.float32) for name in "abcd"}, wait=30)
+publisher = ps_shm.Publisher(sys.argv[1], {name: np.zeros(5000, np.float32) for name in "abcd"}, wait=600)
 print(publisher.generation)
 while True:
     value = np.full(5000, publisher.generation + 1, np.float32)

@@ -16,7 +16,7 @@ import torch.utils.checkpoint
 import ps_shm
 import ps_shm.torch
 from ps_shm.torch import _membership
-from conftest import PATIENCE, segments, wait_until
+from conftest import PATIENCE, read_line, segments, wait_until
 
 
 def small_model(seed=0):
@@ -957,7 +957,13 @@ def test_ctrl_c_in_a_step_is_made_up_for_by_the_next(job):
         opts = [ps_shm.torch.Optimizer(m, job, rank=r) for r, m in enumerate(models)]
         before = models[0].weight.detach().clone()
         models[0](torch.ones(1, 3)).sum().backward()
-        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+        def interrupt_the_wait():
+            view = ps_shm.View(job)
+            wait_until(lambda: any(one.waiting_for for one in view.workers()), "it waits")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt_the_wait).start()
         with pytest.raises(KeyboardInterrupt):
             opts[0].step()
         models[1](3 * torch.ones(1, 3)).sum().backward()
@@ -1612,7 +1618,7 @@ opt.worker.wait_for_workers()
 
 
 def wait_for_text(program, text):
-    while text not in (line := program.process.stderr.readline()):
+    while text not in (line := read_line(program.process.stderr)):
         assert line
 
 

@@ -102,8 +102,10 @@ def test_a_worker_that_comes_later_takes_part_in_the_next_update(make):
 
 
 def test_weights_of_another_update_are_refused(make):
-    workers = make(rollouts=1, timeout=0.05)
+    workers = make(rollouts=1)
     workers.update(weights_of(1), step=1)
+    for one in workers.all():
+        one._timeout = 0.05
 
     async def receive():
         return [one async for one in workers.rollout[0].receive_weights()]

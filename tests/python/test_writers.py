@@ -96,7 +96,7 @@ def test_readers_never_see_mixed_generations_while_writers_are_killed(job, start
 import sys, numpy as np, ps_shm
 job, writer = sys.argv[1], int(sys.argv[2])
 slices = [{"a": np.s_[:, 2 * one : 2 * one + 2], "b": np.s_[one : one + 1]} for one in range(3)]
-publisher = ps_shm.Publisher(job, {"a": ("float32", (500, 6)), "b": ("int64", (3,))}, wait=30, writer=writer, slices=slices)
+publisher = ps_shm.Publisher(job, {"a": ("float32", (500, 6)), "b": ("int64", (3,))}, wait=600, writer=writer, slices=slices)
 print(publisher.generation)
 while True:
     step = publisher.generation + 1
@@ -197,7 +197,7 @@ model.both_ways.weight.data = torch.arange(14.0).reshape(7, 2)
 mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
 parallelize_module(model.both_ways, mesh["tensor"], ColwiseParallel())
 fully_shard(model.both_ways, mesh=mesh["data"])
-publisher = ps_shm.torch.Publisher(job, model, writer=rank, writers=4, wait=30)
+publisher = ps_shm.torch.Publisher(job, model, writer=rank, writers=4, wait=600)
 for step in (1, 2, 3):
     with torch.no_grad():
         for parameter in model.parameters():
@@ -217,7 +217,7 @@ def test_ranks_of_a_model_of_dtensors_publish_it_together(job, start, tmp_path):
     if not hasattr(fsdp, "fully_shard"):
         pytest.skip("this torch has no FSDP2")
     ranks = [start(SHARDED, job, rank, tmp_path / "store") for rank in range(4)]
-    with ps_shm.Subscriber(job, wait=60) as subscriber:
+    with ps_shm.Subscriber(job, wait=600) as subscriber:
         generation = subscriber.read()
         while True:
             for name, shape in (("rows", (5, 3)), ("columns", (3, 7)), ("both", (5, 6)), ("twice", (7, 2)), ("same", (2, 2)),

@@ -6,8 +6,8 @@
         loss(model, batch).backward()
         opt.step()                                                       # pushes, ends the step, pulls
 
-Every push is applied exactly once, and its staleness is measured. Parameters must be float32. An Optimizer can train a
-model on the CPU or on one GPU; Elastic trains a model on the CPU.
+Every push is applied exactly once, and its staleness is measured. Parameters may be float32, bfloat16 or float16. An
+Optimizer can train a model on the CPU or on one GPU; Elastic trains a model on the CPU.
 
 Optimizer    replaces an optimizer of torch.optim
 Embedding,   an embedding whose table is in shared memory; a process pulls only the rows of its batch

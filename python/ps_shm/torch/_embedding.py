@@ -85,7 +85,8 @@ class Embedding(torch.nn.Module):
     Raises:
         ValueError: evict, ttl or admit without keyed=True; another dtype.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
-            same, and where it would begin the table anew though the embedding had one in an earlier job. forward(), prefetch() and push() raise Error if the embedding has not been attached or the worker has left.
+            same, also if the embedding had a table in an earlier job, which would be lost. forward(), prefetch() and
+            push() raise Error if the embedding has not been attached or the worker has left.
     """
 
     def __init__(

@@ -72,15 +72,15 @@ class Optimizer(Joined, torch.optim.Optimizer):
         opt.close()
 
     Start this program once or several times: the first process creates the job, and the others join it. A scheduler of
-    torch.optim.lr_scheduler can be used; the one in the process of rank 0 sets the job's learning rate.
+    torch.optim.lr_scheduler can be used; the one in the living worker of the lowest rank sets the job's learning rate.
 
     Args:
         model: the model to train, or what torch.compile made of it.
         job: the job's name, or a Worker. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
         create: create the job with these settings, and serve it, if no other process does.
-        buffers: how the workers share the model's buffers, such as running means. "chief": all use those of rank 0.
-            "mean": each adds the change in its own buffers divided by the number of living workers. "local": each keeps
-            its own.
+        buffers: how the workers share the model's buffers, such as running means. "chief": all use those of the
+            living worker of the lowest rank. "mean": each adds the change in its own buffers divided by the number of
+            living workers. "local": each keeps its own.
         push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
             takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters.
         rank, wait, group, threads: as for ps_shm.Worker.
