@@ -13,10 +13,10 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["shm", "update", "snapshot", "publish", "worker", "server", "view"]
+ROOMS = ["shm", "update", "snapshot", "publish", "worker", "server", "inspection"]
 PROGRAMS = ["tests/unit_tests", "tests/stress_tests", "tests/test_interleavings", "tests/kill_matrix",
-            "tests/publication_matrix", "tests/peer", "tools/ps_shm", "tools/worker_shm", "tools/launch_shm",
-            "tools/inspect_shm"]
+            "tests/publication_matrix", "tests/table_matrix", "tests/peer", "tools/ps_shm", "tools/worker_shm",
+            "tools/launch_shm", "tools/inspect_shm"]
 
 
 def read_counts(build):

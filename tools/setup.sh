@@ -323,6 +323,15 @@ make_unity_relative() {
   done < <(find "$1" -name '*-unity[0-9]*.cpp')
 }
 
+# set_up_ccache: settings for precompiled headers. Without the sloppiness nothing that uses one is kept. Without the
+# depend mode ccache compares preprocessed sources, in which comments are gone, and so takes the precompiled header of
+# before a comment changed; GCC compares files by content, and defines everything in that header twice. The namespace
+# keeps out what was stored under the same headers without that mode.
+set_up_ccache() {
+  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
+  export CCACHE_DEPEND=${CCACHE_DEPEND:-1} CCACHE_NAMESPACE=${CCACHE_NAMESPACE:-depend}
+}
+
 # build NAME OPTION...: brings build/NAME up to date; of what ninja can make there, the array `targets` and what
 # `targets_in DIR` prints once the folder is set up, or all where that is nothing. Cheap when it already is up to date:
 # meson is not even started.
@@ -356,8 +365,7 @@ build() {
   [[ " $* " != *" --unity=on "* ]] || { quietly "$dir.setup.log" ninja -C "$dir" build.ninja && make_unity_relative "$dir"; } || return
   mapfile -t wanted < <(targets_in "$dir")
   wanted+=("${targets[@]}")
-  # Without it ccache keeps nothing that is compiled with precompiled headers.
-  export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros}
+  set_up_ccache
   # `ninja -n` says at once whether there is anything to do.
   [[ $(ninja -C "$dir" -n "${wanted[@]}" 2>/dev/null 9>&-) == *'no work to do'* ]] && return
   note "building build/$name${targets:+ (${targets[*]##*/})} ..."

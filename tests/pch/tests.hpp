@@ -18,3 +18,10 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "support/processes.hpp"
+#include "support/test_job.hpp"

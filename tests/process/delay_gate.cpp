@@ -1,7 +1,7 @@
 // A library that tests preload into the programs they start. It holds a worker in its --delay for as long as a test
 // needs to observe the job, so that no job ends before the test has seen it.
 //
-// The environment variable DELAY_GATE names a file that holds a number. That many delays of each worker_shm pass; the
+// The environment variable DELAY_GATE names a file that holds a number. That many delays of each worker pass; the
 // next one lasts until the number is raised, the file is removed, or the worker receives a signal. A worker therefore
 // makes at least that many steps. With `--delay 4ms` it sleeps in at least every second step, so it makes at most twice
 // that number plus two.
@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cstdlib>
@@ -49,7 +48,7 @@ long allowed_delays(const char* gate) {
 // A worker calls this in its delays only: waiting for the ps uses nanosleep.
 extern "C" int clock_nanosleep(clockid_t clock, int flags, const timespec* asked, timespec* left) {
   static const char* const gate = is_training_worker() ? std::getenv("DELAY_GATE") : nullptr;
-  static std::atomic<long> delays{0};
+  static thread_local long delays = 0;  // a process may have several workers, each in a thread
   if (gate != nullptr) {
     const long number = ++delays;
     while (number > allowed_delays(gate))

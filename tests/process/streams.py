@@ -15,6 +15,29 @@ def without_waits(text):
     return re.sub(r"(?m)^.*\bwaiting (for|at) .*\n", "", text)
 
 
+def read_until(stream, is_last):
+    """Reads lines up to the first one for which this is true, or to the end; that it takes too long is an AssertionError."""
+    lines = []
+
+    def read():
+        while line := stream.readline():
+            lines.append(line)
+            if is_last(line):
+                break
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(PATIENCE)
+    if reader.is_alive():
+        raise AssertionError(f"the line did not come in time, but {lines}")
+    return "".join(lines)
+
+
+def read_line(stream):
+    """The next line; "" at the end."""
+    return read_until(stream, lambda line: True)
+
+
 def rest(process, timeout):
     """Waits until the program has ended, and returns what it has written since the last readline() of each stream.
 

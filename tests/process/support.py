@@ -15,7 +15,7 @@ import unittest
 import streams
 import timing
 from isolation import delay
-from streams import PATIENCE, SLOWNESS
+from streams import PATIENCE, SLOWNESS, read_line
 from timing import measures_time
 
 TOOLS = pathlib.Path(os.environ["PS_SHM_TOOLS"])
@@ -148,12 +148,9 @@ def stop(process):
 
 def wait_for_line(stream, words):
     """Reads lines until one contains these words; returns everything read."""
-    read = ""
-    while words not in read:
-        line = stream.readline()
-        if not line:
-            raise AssertionError(f"{words!r} is not in: {read}")
-        read += line
+    read = streams.read_until(stream, lambda line: words in line)
+    if words not in read:
+        raise AssertionError(f"{words!r} is not in: {read}")
     return read
 
 
@@ -193,6 +190,12 @@ def programs_of(job):
         except OSError:
             pass  # the process has ended meanwhile
     return found
+
+
+def kill_programs_of(job):
+    for process in programs_of(job):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 def venv_python():
@@ -238,7 +241,7 @@ class Peer:
         self.process = subprocess.Popen([os.environ["PS_SHM_PEER"], *map(str, arguments)], text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         test.addCleanup(self.kill)
-        line = self.process.stdout.readline()
+        line = read_line(self.process.stdout)
         if line != "ready\n":
             raise AssertionError(f"{arguments}: {line}{self.process.communicate()[1]}")
 
@@ -278,7 +281,7 @@ class ProcessTest(unittest.TestCase):
     def start_ps(self, *arguments):
         """Starts a ps and waits until its job is ready; its first line has been read."""
         ps = self.start("ps_shm", "--job", self.job, *arguments)
-        self.assertIn(self.job, ps.stdout.readline())
+        self.assertIn(self.job, read_line(ps.stdout))
         return ps
 
     def tearDown(self):
@@ -292,7 +295,8 @@ class ProcessTest(unittest.TestCase):
                 process.communicate(timeout=10)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.communicate()
+                kill_programs_of(self.job)  # which may have its streams open
+                process.communicate(timeout=PATIENCE)
         left = segments(self.job)
         for name in left:
             (SHM / name).unlink(missing_ok=True)

@@ -366,6 +366,13 @@ class Example(ProcessTest):
             subprocess.run([kept], cwd=self.folder, check=True, timeout=support.PATIENCE)
             self.assertEqual(sorted(path.name for path in (self.folder / "kept").iterdir()), steps)
 
+    def test_the_program_of_the_page_on_tables_prints_what_the_page_says(self):
+        page = (support.SOURCE / "docs" / "tables.md").read_text()
+        (program,) = (block.text for block in blocks_of(page, "tables.md") if block.language == "cpp")
+        tables = self.built("tables", program.replace('"shop"', f'"{self.job}"'))
+        said = subprocess.run([tables], check=True, capture_output=True, text=True, timeout=support.PATIENCE).stdout
+        self.assertIn(f"It prints `{said.rstrip()}`.", page)
+
     def test_the_lines_of_the_guide_on_hooks_are_a_loop_for_the_example(self):
         guide = (support.SOURCE / "docs" / "guide.md").read_text()
         (lines,) = [block.text for block in blocks_of(guide, "guide.md") if "run_steps" in block.text]

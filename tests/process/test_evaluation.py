@@ -36,11 +36,11 @@ class Evaluation(ProcessTest):
             with self.subTest(order):
                 gate = self.close_gate(20)
                 started = {role: roles[role]() for role in order}
-                read = [started["evaluator"].stdout.readline()]  # announces the publication
+                read = [support.read_line(started["evaluator"].stdout)]  # announces the publication
                 for steps in (40, 80):
-                    read.append(started["evaluator"].stdout.readline())
+                    read.append(support.read_line(started["evaluator"].stdout))
                     gate.allow(steps)
-                read.append(started["evaluator"].stdout.readline())
+                read.append(support.read_line(started["evaluator"].stdout))
                 gate.open()
                 lines = self.evaluations(started["evaluator"], *read)
                 support.finish(started["worker"])
@@ -92,14 +92,14 @@ class Evaluation(ProcessTest):
         first = self.ps()
         evaluator = self.evaluator("--json")
         worker = self.start("worker_shm", "--job", self.job, "--json", *self.SLOW)
-        support.wait_until(lambda: evaluator.stdout.readline(), "it has found the publication")
-        support.wait_until(lambda: evaluator.stdout.readline(), "an evaluation")
+        support.wait_until(lambda: support.read_line(evaluator.stdout), "it has found the publication")
+        support.wait_until(lambda: support.read_line(evaluator.stdout), "an evaluation")
         first.kill()
         first.communicate()
         before = support.workers_of(self.job)[0]["steps"]
         second = self.ps("--adopt")
         def later():
-            line = json.loads(evaluator.stdout.readline())
+            line = json.loads(support.read_line(evaluator.stdout))
             return line["step"] > before + 50
         support.wait_until(later, "an evaluation of a later step")
         self.assertIsNone(evaluator.poll())
@@ -113,7 +113,7 @@ class Evaluation(ProcessTest):
         ps = self.ps()
         evaluator = self.evaluator()
         worker = self.start("worker_shm", "--job", self.job, *self.SLOW)
-        support.wait_until(lambda: evaluator.stdout.readline(), "an evaluation")
+        support.wait_until(lambda: support.read_line(evaluator.stdout), "an evaluation")
         for process in (ps, worker):
             process.kill()
             process.communicate()
@@ -125,13 +125,13 @@ class Evaluation(ProcessTest):
 
     def test_it_can_be_interrupted_while_it_waits_and_while_it_evaluates(self):
         waiting = self.evaluator()
-        self.assertIn(f"waiting for publication {self.job}", waiting.stderr.readline())
+        self.assertIn(f"waiting for publication {self.job}", support.read_line(waiting.stderr))
         waiting.send_signal(signal.SIGINT)
         self.assertEqual(support.finish(waiting).code, 130)
         ps = self.ps()
         worker = self.start("worker_shm", "--job", self.job, *self.SLOW)
         evaluating = self.evaluator()
-        support.wait_until(lambda: evaluating.stdout.readline(), "an evaluation")
+        support.wait_until(lambda: support.read_line(evaluating.stdout), "an evaluation")
         evaluating.send_signal(signal.SIGINT)
         self.assertEqual(support.finish(evaluating).code, 130)
         worker.terminate()

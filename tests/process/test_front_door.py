@@ -213,9 +213,9 @@ exit "${PS_SHM_TEST_CODE:-0}"
                 script = 'set -euo pipefail; . "$0/tools/setup.sh" && lock run && build run -Dwerror=false'
                 process = support.start("bash", "-c", script, self.root, env={**variables, "PS_SHM_TEST_CODE": code})
                 self.started.append(process)
-                lines = [process.stderr.readline()]
+                lines = [support.read_line(process.stderr)]
                 while lines[-1] and " of " not in lines[-1]:  # a report may precede ninja's first line
-                    lines.append(process.stderr.readline())
+                    lines.append(support.read_line(process.stderr))
                 (self.folder / "said").touch()
                 done = support.finish(process)
                 self.assertEqual(done.code, 1 if code != "0" else 0)

@@ -93,7 +93,7 @@ class Keys(ProcessTest):
         self.assertEqual(odd.end(), 0)
         self.assertEqual(keys_of(self.printed("inspect_shm", "metrics", "--json")), told("inspect_shm", "metrics"))
         server = self.start("inspect_shm", "serve", "--port", "0", "--json")
-        self.assertEqual(keys_of(json.loads(server.stdout.readline())), told("inspect_shm", "serve"))
+        self.assertEqual(keys_of(json.loads(support.read_line(server.stdout))), told("inspect_shm", "serve"))
         server.terminate()
         self.printed("inspect_shm", "rm", "--job", f"{self.job}-b", "--json")
         table = Peer(self, "declare-table", f"{self.job}-table")

@@ -50,7 +50,7 @@ class StartAndEnd(ProcessTest):
 
     def test_a_waiting_worker_says_what_it_waits_for(self):
         worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")
-        self.assertIn(f"waiting for job '{self.job}'", worker.stderr.readline())
+        self.assertIn(f"waiting for job '{self.job}'", support.read_line(worker.stderr))
         ps = self.start("ps_shm", "--job", self.job)
         self.assertEqual(support.finish(worker)[0], 0)
         self.assertEqual(support.finish(ps)[0], 0)
@@ -202,7 +202,7 @@ class Interrupted(ProcessTest):
         for options, last_words in (((), "worker_shm: interrupted before its first step"), (("--quiet",), "")):
             with self.subTest(options):
                 worker = self.start("worker_shm", "--job", self.job, *options)
-                worker.stderr.readline()
+                support.read_line(worker.stderr)
                 worker.send_signal(signal.SIGINT)
                 code, _, err = support.finish(worker)
                 self.assertEqual((code, streams.without_waits(err).strip()), (130, last_words))
@@ -228,7 +228,7 @@ class Interrupted(ProcessTest):
         for model in ("mlp", "svm"):
             with self.subTest(model):
                 worker = self.start("worker_shm", "--standalone", "--model", model, "--steps", "1000000000")
-                self.assertIn("training steps", worker.stdout.readline())
+                self.assertIn("training steps", support.read_line(worker.stdout))
                 worker.send_signal(signal.SIGINT)
                 code, out, err = support.finish(worker)
                 self.assertEqual(code, 130, err)
@@ -282,10 +282,10 @@ class Inherited(ProcessTest):
             self.assert_nothing_left()
             ps = self.start("ps_shm", "--job", self.job, preexec_fn=self.blocked)
             alone = self.start("worker_shm", "--standalone", *long, preexec_fn=self.blocked)
-            self.assertIn(self.job, ps.stdout.readline())
-            self.assertIn("training steps", alone.stdout.readline())
+            self.assertIn(self.job, support.read_line(ps.stdout))
+            self.assertIn("training steps", support.read_line(alone.stdout))
             watch = self.start("inspect_shm", "watch", "--job", self.job, preexec_fn=self.blocked)
-            self.assertIn("live", watch.stdout.readline())
+            self.assertIn("live", support.read_line(watch.stdout))
             for process, code in ((watch, 128 + number), (alone, 130), (ps, 130)):
                 process.send_signal(number)
                 self.assertEqual(support.finish(process).code, code, process.args)

@@ -1,5 +1,6 @@
 """When a resource runs out, the program exits with code 1 and one line that says what to raise; a running job is
 unharmed."""
+import json
 import os
 import pathlib
 import resource
@@ -140,6 +141,21 @@ class Launches(ProcessTest):
                 self.assertEqual(out, "1\n", err)
                 self.assertIn("/dev/shm", err)
 
+    def test_where_a_table_fills_dev_shm(self):
+        script = 'mount -t tmpfs -o size=4m none /dev/shm && "$@"'
+        if not support.may_mount():
+            self.skipTest("no mounts of one's own are allowed here")
+        for evict in ("lru", "none"):
+            with self.subTest(evict=evict):
+                code, out, err = run("unshare", "-m", "sh", "-c", script, "sh", support.TOOLS / "launch_shm", "--job", self.job,
+                                     "--model", "logistic", "--keyed", "--data", "zipf:1000000000x8000x20", "--epochs", "1",
+                                     "--workers", "2", "--max-rows", "4000000", "--evict", evict, "--json")
+                self.assertEqual(code, 0, err)
+                table = json.loads(out)["table"]
+                self.assertLess(table["rows"], 80000)  # of a hundred thousand keys or more
+                self.assertGreater(table["evicted" if evict == "lru" else "refused"], 0)
+                self.assertEqual(table["refused" if evict == "lru" else "evicted"], 0)
+
 
 class LostOutput(ProcessTest):
     """A program fails if it cannot print its output, but not if the reader has closed the pipe."""
@@ -212,7 +228,7 @@ class LostOutput(ProcessTest):
     def test_a_closed_standard_output_is_lost_and_nothing_is_printed_into_a_segment(self):
         shell = lambda line, *words: run("sh", "-c", line, support.TOOLS, self.job, *words)
         ps = self.start("sh", "-c", 'exec "$0/ps_shm" --job "$1" --workers 2 >&-', support.TOOLS, self.job)
-        count = 'exec "$0/worker_shm" --job "$1" --model count --steps 3 --wait-job 10'
+        count = 'exec "$0/worker_shm" --job "$1" --model count --steps 3 --wait-job 600'
         for closed in (">&-", "<&- >&-"):
             with self.subTest(closed):
                 code, _, err = shell(f"{count} {closed}")

@@ -288,7 +288,7 @@ class Ends(WatchTest):
     def test_where_there_is_no_terminal_it_prints_a_line_a_second_until_the_job_ends(self):
         launcher = self.start_launcher("--workers", "2", "--delay", "all:1ms")
         lines = self.start("inspect_shm", "watch", "--job", self.job)
-        first = [lines.stdout.readline() for _ in range(3)]
+        first = [support.read_line(lines.stdout) for _ in range(3)]
         for line in first:
             self.assertRegex(line, r"^live +step \d+ of 100000000 +[\d.]+k? steps/s +2 of 2 workers +loss [\d.e-]+ +staleness")
         launcher.send_signal(signal.SIGINT)

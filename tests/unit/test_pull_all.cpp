@@ -12,6 +12,7 @@
 #include "ps_shm/server.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/steps/barrier.hpp"
+#include "support/sanitizers.hpp"
 #include "support/worker_job.hpp"
 
 using namespace ps_shm;
@@ -99,7 +100,7 @@ TEST_CASE("others' pushes since a pull of several variables count as staleness")
 }
 
 TEST_CASE("a pull of several variables never sees part of a push or step, whether or not others pause") {
-  constexpr int kPulls = 200, kPauseSpins = 600;
+  constexpr int kPulls = kIsSanitized ? 50 : 200, kPauseSpins = 600;
   for (const auto& way : {std::pair(Mode::kAsync, true), std::pair(Mode::kAsync, false), std::pair(Mode::kSync, true),
                           std::pair(Mode::kSync, false)}) {
     const Mode mode = way.first;

@@ -188,16 +188,16 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
   {
     const PushGroup group = stopped.group_pushes();
     stopped.push(theirs, scene.gradients[0]);
-    const SnapshotOptions soon{.patience_seconds = 10};
+    const SnapshotOptions soon{.patience_seconds = 1};
     CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1});
     const std::uint64_t waited = clock.passed_ns();
-    CHECK(waited >= 10 * kSecond);
+    CHECK(waited >= kSecond);
     const SnapshotOptions late{.patience_seconds = 1000};
     CHECK(scene.worker.snapshot(late).partial_ranks() ==
           std::vector<std::uint32_t>{1});  // stuck since before the last one
     scene.push();
     CHECK(scene.worker.snapshot(late).partial_ranks() == std::vector<std::uint32_t>{1});
-    CHECK(clock.passed_ns() - waited < 10 * kSecond);
+    CHECK(clock.passed_ns() - waited < kSecond);
     Worker second(options_of(scene.name));
     const PushGroup also = second.group_pushes();
     CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1, 2});

@@ -16,7 +16,7 @@
 
 using namespace ps_shm;
 using namespace ps_shm::update;
-using test::clipped, test::Element, test::reference;
+using test::clipped, test::reference;
 
 namespace {
 
@@ -77,8 +77,8 @@ struct State {
     std::copy(values.begin(), values.end(), floats.begin());
     initialise_slots(settings, rate, floats.data(), floats.data() + stride, stride, count);
   }
-  Element element(std::size_t i) const {
-    Element e;
+  test::Element element(std::size_t i) const {
+    test::Element e;
     for (std::size_t k = 0; k < arrays; ++k) e.x[k] = double(floats[k * stride + i]);
     return e;
   }
@@ -91,9 +91,9 @@ struct State {
 constexpr double kStepError = 8 * 0x1p-24;
 
 // How far `got` is from `wanted`, as a multiple of the rounding bound.
-double excess(const State& got, std::size_t i, const Element& wanted, const double (&allowed)[4]) {
+double excess(const State& got, std::size_t i, const test::Element& wanted, const double (&allowed)[4]) {
   double worst = 0;
-  const Element e = got.element(i);
+  const test::Element e = got.element(i);
   for (std::size_t k = 0; k < got.arrays; ++k)
     if (e.x[k] != wanted.x[k]) worst = std::max(worst, std::abs(e.x[k] - wanted.x[k]) / (kStepError * allowed[k]));
   return worst;
@@ -105,7 +105,7 @@ struct Excess {
 };
 Excess run(const Settings& settings, float scale, float base_rate, int steps) {
   State state(settings, base_rate, 101), next = state;  // full blocks and a remainder
-  std::vector<Element> exact;
+  std::vector<test::Element> exact;
   for (std::size_t i = 0; i < state.count; ++i) exact.push_back(state.element(i));
   Excess worst;
   for (int step = 0; step < steps; ++step) {
@@ -116,9 +116,9 @@ Excess run(const Settings& settings, float scale, float base_rate, int steps) {
     for (std::size_t i = 0; i < state.count; ++i) {
       const double raw = double(scale) * double(gradient[i]);
       const double g = settings.rule == UpdateRule::kAdd ? raw : clipped(settings, raw);
-      const Element one = reference(settings, rate, step + 1, state.element(i), g, std::abs(g));
+      const test::Element one = reference(settings, rate, step + 1, state.element(i), g, std::abs(g));
       worst.step = std::max(worst.step, excess(next, i, one, one.size));
-      Element all = reference(settings, rate, step + 1, exact[i], g, std::abs(g));
+      test::Element all = reference(settings, rate, step + 1, exact[i], g, std::abs(g));
       for (std::size_t k = 0; k < 4; ++k) all.size[k] += exact[i].size[k];
       exact[i] = all;
       worst.total = std::max(worst.total, excess(next, i, all, all.size));
@@ -169,7 +169,7 @@ TEST_CASE("an optimizer takes the mean over the contributors, each clipped by it
         size += std::abs(g);
       }
       const double share = rule == UpdateRule::kAdd ? 1.0 : 1.0 / 3;
-      const Element wanted = reference(settings, 0.1F, 7, before.element(i), sum * share, size * share);
+      const test::Element wanted = reference(settings, 0.1F, 7, before.element(i), sum * share, size * share);
       worst = std::max(worst, excess(after, i, wanted, wanted.size));
     }
     INFO(std::string(to_string(rule)));
