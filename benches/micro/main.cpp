@@ -103,7 +103,7 @@ int main(int argc, char** argv) {
   if (options().large && !lists && !has_room_for_large()) return 1;
   if (options().smoke) options().seconds = 0.001;
   pin_processes(pins);
-  set_patience(options().smoke ? 30 : 120);
+  set_patience(options().smoke ? 600 : 120);
   end_at_signals();
 
   add_push_cases();
