@@ -547,27 +547,40 @@ def test_a_launch_that_ends_before_its_bridge_has_begun_says_so(job, tmp_path):
     assert done.returncode == 0 and "the job is done before its bridge had found it" in done.stdout
 
 
-def test_launch_shm_starts_it_and_starts_it_again(job, tmp_path):
+@pytest.fixture
+def launches(job, tmp_path):
+    """Two boxes' launches with bridges."""
     python = tmp_path / "python3"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     meet = f"127.0.0.1:{free_port()}"
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "GLOO_SOCKET_IFNAME": "lo"}
-    reports = [tmp_path / f"report.{box}" for box in range(2)]
-    launches = [
+    started = [
         subprocess.Popen(
             [TOOLS / "launch_shm", "--job", f"{job}-{box}", "--workers", "1", "--mode", "async", "--model", "count", "--steps",
-             "1000000000", "--bridge", f"{meet}/2 --box {box} --every 50 --seconds 1 --report {report}"],
+             "1000000000", "--interval", "1ms",
+             "--bridge", f"{meet}/2 --box {box} --every 50 --seconds 1 --report {tmp_path / f'report.{box}'}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
-        for box, report in enumerate(reports)
+        for box in range(2)
     ]  # fmt: skip
+    yield started
+    for launch in started:
+        launch.kill()
+        launch.wait(PATIENCE)
+
+
+def bridge_of(job):
+    return int(subprocess.run(["pgrep", "-f", f"ps_shm.bridge --job {job} "], capture_output=True, text=True).stdout)
+
+
+def test_launch_shm_starts_it_and_starts_it_again(job, launches, tmp_path):
+    reports = [tmp_path / f"report.{box}" for box in range(2)]
 
     def rounds(box):
         return sum("norm" in line for line in reports[box].read_text().splitlines()) if reports[box].exists() else 0
 
     wait_until(lambda: rounds(0) > 1 and rounds(1) > 1, "rounds")
-    bridge = int(subprocess.run(["pgrep", "-f", f"ps_shm.bridge --job {job}-1 "], capture_output=True, text=True).stdout)
-    os.kill(bridge, signal.SIGKILL)
+    os.kill(bridge_of(f"{job}-1"), signal.SIGKILL)
     before = rounds(1)
     wait_until(lambda: rounds(1) > before + 1, "rounds after the death")
     for launch in launches:
@@ -575,3 +588,12 @@ def test_launch_shm_starts_it_and_starts_it_again(job, tmp_path):
     texts = [launch.communicate(timeout=PATIENCE)[0] for launch in launches]
     assert "bridge was killed by signal 9 (Killed); the workers continue, and it is started again" in texts[1]
     assert "interrupted at step" in texts[0]
+    assert [launch.returncode for launch in launches] == [130, 130], texts
+
+
+def test_ctrl_c_on_launch_shm_ends_a_stopped_bridge(job, launches, tmp_path):
+    wait_until(lambda: all((tmp_path / f"report.{box}").exists() for box in range(2)), "rounds")
+    os.kill(bridge_of(f"{job}-0"), signal.SIGSTOP)
+    for launch in launches:
+        launch.send_signal(signal.SIGINT)
+    assert [(launch.communicate(timeout=PATIENCE)[0], launch.returncode)[1] for launch in launches] == [130, 130]

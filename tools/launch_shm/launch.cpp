@@ -1,6 +1,7 @@
 #include "launch_shm/launch.hpp"
 
 #include <fmt/format.h>
+#include <poll.h>
 
 #include <algorithm>
 #include <cmath>
@@ -31,6 +32,7 @@ constexpr double kFirstPauseSeconds = 0.1, kLongestPauseSeconds = 2;  // before 
 constexpr double kPsEndsSeconds = 3;           // a ps that ends by itself takes some milliseconds
 constexpr double kEvaluatorSpeaksSeconds = 1;  // it reports immediately what it has found
 constexpr double kCleanEndSeconds = 8;         // a ps waits up to 5 s for workers that do not respond
+constexpr double kLocksEndSeconds = 2;         // see remove_leftovers()
 constexpr double kSavingSeconds = 600;         // and may have to write a checkpoint; a second signal ends it at once
 
 // A message of a child without the child's name, with which it may begin.
@@ -198,6 +200,8 @@ void Launch::send_all(int signal) {
 // Kills those that have not ended in time.
 void Launch::give_up() {
   for (Member& member : workers_) member.child.send(SIGKILL);
+  if (stop_requests() != 0 || has_failed_)  // else it exchanges the last steps
+    for (Child& bridge : bridges_) bridge.send(SIGKILL);
   const bool may_save = !settings_.ps.checkpoint.dir.empty() && now_seconds() < give_up_at_ + kSavingSeconds;
   for (Child& server : servers_)
     if (!may_save) server.send(SIGKILL);
@@ -374,11 +378,22 @@ void Launch::end_all() noexcept try {
   // The original error is reported. Children that still run are killed by their destructors.
 }
 
-// A ps removes its job at its end, unless it was killed. Another job of that name is not touched: a live one has locks,
-// and a dead one existed before.
+// A ps removes its job at its end, unless it was killed or another process had a lock. The kernel keeps the locks of a
+// process that has ended while another one still reads its memory, as `pgrep -f` does, so this tries for a while. Another
+// job of that name is not touched: a live one has locks, and a dead one existed before.
 void Launch::remove_leftovers() {
-  const bool was_killed = !servers_.empty() && ps().exit_code() != 0;
-  if (was_killed && !settings_.ps.keep_segments && (view_ || was_free_)) shm::remove_job(settings_.ps.job.job);
+  if (servers_.empty() || settings_.ps.keep_segments || (!view_ && !was_free_)) return;
+  const std::string& job = settings_.ps.job.job;
+  const double until = now_seconds() + kLocksEndSeconds;
+  while (shm::remove_job(job) == shm::RemoveOutcome::kAlive) {
+    if (now_seconds() < until) {
+      poll(nullptr, 0, kTickMs);
+      continue;
+    }
+    const std::string keeps = shm::who_keeps(job, {});
+    if (!keeps.empty()) progress_->print(fmt::format("launch_shm: job {} stays in /dev/shm: {}", job, keeps));
+    return;
+  }
 }
 
 }  // namespace ps_shm::tools
