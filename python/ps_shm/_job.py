@@ -115,7 +115,8 @@ class Worker(_core.Worker):
         job: the job's name. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
         rank: this worker's rank. None: the rank that launch_shm, torchrun, MPI or SLURM sets in the environment,
             otherwise a free one. "any": a free rank.
-        threads: number of threads that share large pulls and pushes, at most the job's setting `threads`.
+        threads: number of threads that share large pulls and pushes, at most the job's setting `threads`, for which 0
+            stands.
         wait: how long to wait for the job to exist, in seconds.
         group: the Unix group with which the job is shared (its setting `group`). Empty: only this user's jobs are
             accepted.

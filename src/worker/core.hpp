@@ -1,7 +1,6 @@
 // The state that all parts of a Worker use: the job, its rank, its threads, and the settings that it currently applies.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -23,7 +22,7 @@ struct WorkerCore {
         job(std::move(attached)),
         rank(taken),
         entry(job.worker(taken)),
-        threads(job, taken, std::max(1U, options.threads)),
+        threads(job, taken, options.threads != 0 ? options.threads : job.config().threads),
         live(shm::read_live(job)) {
     note_limits();
   }

@@ -15,6 +15,13 @@ class WithoutIt(support.ProcessTest):
         got = support.run("worker_shm", "--job", self.job, "--device", "simulated", "--data", "digits")
         self.assert_fails(1, got, "worker_shm", "device simulated: ", "-Dcuda=simulated")
 
+    def test_a_worker_that_may_use_a_gpu_has_as_many_threads_as_its_job_allows(self):
+        self.start_ps("--workers", 1, "--steps", 200, "--threads", 3)
+        for more, threads in ((("--device", "auto"), 3), (("--device", "auto", "--threads", 2), 2), (("--threads", 2), 2)):
+            with self.subTest(more):  # the reason for which it is not recorded tells its threads
+                got = support.run("worker_shm", "--job", self.job, "--record", "/tmp/none", *more)
+                self.assert_fails(1, got, "worker_shm", f"--threads {threads} have no order")
+
 
 @unittest.skipUnless(IS_SIMULATED, "skipped: this build has no simulated GPU")
 class WithIt(support.ProcessTest):

@@ -112,6 +112,18 @@ def test_it_trains_as_the_optimizer_of_torch_does(job, log, settings, theirs):
         assert opt.global_step == 20
 
 
+def test_workers_on_gpus_share_the_cores(job, log, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(12)))
+    for given, allowed in ({}, 8), ({"workers": 4}, 3), ({"workers": 100}, 1), ({"threads": 2}, 2):
+        with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
+            assert int(opt.worker.settings["threads"]) == allowed
+
+
+def test_a_worker_on_the_cpu_has_one_thread(job):
+    with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1) as opt:
+        assert int(opt.worker.settings["threads"]) == 1
+
+
 def test_a_view_says_which_gpu_a_worker_uses(job, log):
     with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1):
         gpu = ps_shm.View(job).workers()[0].gpu

@@ -262,6 +262,9 @@ TEST_CASE("record: a job without a recordable order is refused, with the reason"
   const char* reason = nullptr;
   SUBCASE("synchronous steps") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
   SUBCASE("threads") { config.threads = threads = 2, reason = "`threads` 2 have no order"; }
+  SUBCASE("as many threads as the job allows") {
+    config.threads = 3, threads = 0, reason = "`threads` 3 have no order";
+  }
   SUBCASE("a checkpoint") {
     JobConfig first = test::settings(1, Mode::kAsync);
     const Server server(first);

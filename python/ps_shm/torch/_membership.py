@@ -13,6 +13,7 @@ from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _env
 from .._closing import Closing
 
 _log = logging.getLogger("ps_shm")
+_MOST_THREADS = 8
 _open: "weakref.WeakValueDictionary[int, Membership]" = weakref.WeakValueDictionary()  # by id()
 _serving: "set[Membership]" = set()  # kept until they are closed: the job goes on for others where the program has forgotten it
 
@@ -40,6 +41,11 @@ def _try_serve(job: str, restore: Optional[str], settings: dict[str, Any]) -> Op
         if _is_served(job):  # another process was faster
             return None
         raise
+
+
+def _share_of_cores(workers: int) -> int:
+    # A link to a GPU brings several times what one thread applies.
+    return max(1, min(len(os.sched_getaffinity(0)) // workers, _MOST_THREADS))
 
 
 class Membership:
@@ -83,7 +89,8 @@ class Membership:
                 _replace(name, prefix)
             shared = next((m.worker for m in _here(name) if m._prefix != prefix), None) if rank is None and name else None
             if create and name and shared is None:
-                self._serve(_try_serve(name, restore, {"threads": threads, "group": group or None, **settings}))
+                allowed = threads or _share_of_cores(int(settings.get("workers") or _environment.world_size() or 1))
+                self._serve(_try_serve(name, restore, {"threads": allowed, "group": group or None, **settings}))
             try:
                 self.worker = shared or Worker(name, rank=rank, wait=wait, group=group, threads=threads)
             except BaseException:

@@ -83,7 +83,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
             living workers. "local": each keeps its own.
         push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
             takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters.
-        rank, wait, group, threads: as for ps_shm.Worker.
+        rank, wait, group: as for ps_shm.Worker.
+        threads: as for ps_shm.Worker. None: 1, and of a model on a GPU as many as the job allows. A job that is created here
+            then allows cores / workers, at most 8.
         restore: the state with which a job that is created here begins: the folder of a checkpoint, or the result of
             state_dict() together with the current values of the model. Ignored if another process has created the job.
             Requires create=True. A state is for the first object of this process in the job.
@@ -122,7 +124,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         rank: Union[int, Literal["any"], None] = None,
         wait: float = 60.0,
         group: str = "",
-        threads: int = 1,
+        threads: Optional[int] = None,
         restore: Union[str, os.PathLike[str], dict[str, Any], None] = None,
         prefix: str = "",
         params: Union[Iterable[torch.Tensor], Iterable[dict[str, Any]], None] = None,
@@ -143,6 +145,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if local is not None and create:
             settings.setdefault("optimizer", "add")
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
+        if threads is None:
+            threads = 0 if self._is_on_gpu else 1
         self._how_to_join = (job, create, rank, wait, group, threads, settings)
         self._group = group
         self._join(restore)
@@ -232,8 +236,11 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _link(self) -> None:
         if self._gpu is not None:
             self._gpu.close()
-        is_there = is_on_gpu(next(iter(self._parameters.values())))
-        self._gpu = Gpu(self._bundle, self._parameters) if is_there else None
+        self._gpu = Gpu(self._bundle, self._parameters) if self._is_on_gpu else None
+
+    @property
+    def _is_on_gpu(self) -> bool:
+        return is_on_gpu(next(iter(self._parameters.values())))
 
     def step(self, closure: Optional[Callable[[], Loss]] = None) -> Optional[Loss]:  # type: ignore[override,unused-ignore]
         """Pushes the gradients, ends the step, and pulls the parameters. Returns what `closure` returns.
