@@ -43,7 +43,7 @@ struct WorkerOptions {
   std::string group{};                  // Unix group whose users' job this may be; empty: only this process's user's
   std::optional<std::uint32_t> rank{};  // unset: the first free rank, preferring ranks never used
   bool guest = false;                   // joins beside the workers, with the last rank (Worker::add_once)
-  std::uint32_t threads = 1;            // that share large pulls and pushes: up to JobConfig::threads, for which 0 stands
+  std::uint32_t threads = 1;            // that share large pulls and pushes, up to JobConfig::threads; 0: as many
   double wait_job_seconds = 60.0;       // how long the constructor waits for the job to exist; 0: no limit
   // Polled while a call blocks. If it returns true, the call throws Interrupted. (It is not polled while a push waits
   // for a snapshot that is being taken.)
