@@ -172,6 +172,10 @@ class SparseTraining(ProcessTest):
         admitted = self.launch(*options, "--admit-after", "3")["table"]
         self.assertLess(admitted["rows"], free["rows"] / 2)
         self.assertGreater(admitted["unadmitted"], free["rows"])
+        self.assertEqual(free["expired"], 0)
+        old = self.launch(*options, "--evict", "age", "--ttl", "100ms", "--delay", "all:60ms", "--workers", "1")["table"]
+        self.assertGreater(old["expired"], 0)  # it takes 3 s at least
+        self.assertEqual(old["expired"], old["evicted"])
 
     def test_a_keyed_job_goes_on_from_its_checkpoint(self):
         with tempfile.TemporaryDirectory() as folder:

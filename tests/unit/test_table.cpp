@@ -295,6 +295,19 @@ TEST_CASE("table: rows that nobody has used for too long are gone") {
   CHECK(job.table.statistics().expired > 500);
 }
 
+TEST_CASE("table: rows that are too old are gone while the table grows, too") {
+  test::ManualClock clock;
+  TableSpec spec = spec_of(100'000, 1);
+  spec.ttl_seconds = 60;
+  TableJob job(spec);
+  for (const std::uint64_t key : some_keys(10'000)) {
+    clock.advance(test::kSecond / 10);
+    job.push({key}, 1.0F);
+  }
+  CHECK(job.table.statistics().expired > 7000);
+  CHECK(job.table.statistics().rows < 3000);  // 600 are young enough
+}
+
 TEST_CASE("table: pulls count as uses where they shall") {
   for (const bool touches : {false, true}) {
     test::ManualClock clock;

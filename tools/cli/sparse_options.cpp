@@ -58,10 +58,13 @@ constexpr const char* kEpoch = "epoch:";
 
 void check_keyed(const CommandLine& line, const TrainingSettings& training) {
   const SparseSettings& sparse = training.sparse;
-  for (const char* option : {"max-rows", "admit-after", "evict"})
+  constexpr double kMostSeconds = 30.0 * 24 * 3600;
+  for (const char* option : {"max-rows", "admit-after", "evict", "ttl"})
     if (!sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: requires --keyed", option));
   for (const auto& [option, why] : kNotKeyed)
     if (sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: not with --keyed: {}", option, why));
+  if (sparse.table.ttl_seconds > kMostSeconds)
+    throw Error(fmt::format("--ttl: at most {} s, 30 days", kMostSeconds));
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ const config::Settings<train::TableOptions>& table_settings() {
        {EvictBy::kLeastRecentlyUsed, "lru"}, {EvictBy::kAge, "age"}, {std::nullopt, "none"}}), kData, kBoth,
        "--keyed: which row makes room for a new one if there are --max-rows: the least frequently or the least recently "
        "pushed one, or the oldest; none: new features get no row"},
+      {"ttl", seconds(&T::ttl_seconds), kData, kBoth,
+       "--keyed: rows that were not pushed for so long are evicted, with --evict age rows that are older; 0: none; at most "
+       "30 days", {.unit = "s"}},
   };
   // clang-format on
   return kRows;

@@ -109,7 +109,12 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
 std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted) {
   const std::uint64_t end = rows_used();
   if (end == 0) return 0;
-  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks) % end;  // relaxed: it does not matter who looks at what
+  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks);  // relaxed: it does not matter who looks at what
+  if (at >= end) {
+    // Not only the remainder: that of a sum that grows faster than the table is always near the table's end.
+    at %= end;
+    shm_.hand.leave_hint(at + looks);
+  }
   std::uint64_t evicted = 0;
   lane.candidates.clear();
   for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {

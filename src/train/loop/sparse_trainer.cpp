@@ -199,6 +199,7 @@ SparseResult train_keyed(Worker& worker, SparseModel& model, const SparseData& d
   spec.admit_after = rows.admit_after;
   spec.when_full = rows.evict_by ? WhenFull::kEvict : WhenFull::kRefuse;
   spec.evict_by = rows.evict_by.value_or(spec.evict_by);
+  spec.ttl_seconds = rows.ttl_seconds;
   spec.initial_range = model.initial_range();
   spec.seed = config.seed;
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;

@@ -41,6 +41,7 @@ struct TableOptions {
   // None: a full table refuses new keys. The order of use is known to a quarter of a second, in which workers push more
   // features than a small table has rows, so how often they come says more (docs/sparse.md has the figures).
   std::optional<EvictBy> evict_by = EvictBy::kLeastFrequentlyUsed;
+  double ttl_seconds = 0;  // as TableSpec::ttl_seconds
 
   bool operator==(const TableOptions&) const = default;
 };
