@@ -385,11 +385,9 @@ void Launch::remove_leftovers() {
   if (servers_.empty() || settings_.ps.keep_segments || (!view_ && !was_free_)) return;
   const std::string& job = settings_.ps.job.job;
   const double until = now_seconds() + kLocksEndSeconds;
-  while (shm::remove_job(job) == shm::RemoveOutcome::kAlive) {
-    if (now_seconds() < until) {
-      poll(nullptr, 0, kTickMs);
-      continue;
-    }
+  for (bool is_last = false; shm::remove_job(job) == shm::RemoveOutcome::kAlive; is_last = now_seconds() > until) {
+    poll(nullptr, 0, kTickMs);
+    if (!is_last) continue;
     const std::string keeps = shm::who_keeps(job, {});
     if (!keeps.empty()) progress_->print(fmt::format("launch_shm: job {} stays in /dev/shm: {}", job, keeps));
     return;
