@@ -201,8 +201,8 @@ MUTANTS = {
         "tests": ["process_survival Ends.test_a_second_ctrl_c_ends_a_launch_at_once_and_clean"],
         "file": "tools/launch_shm/launch.cpp",
         "changes": [
-            ("  if (was_killed && !settings_.ps.keep_segments && (view_ || was_free_)) shm::remove_job(settings_.ps.job.job);",
-             "  if (was_killed && !settings_.ps.keep_segments && view_ && was_free_ && was_killed == stop_requests()) shm::remove_job(settings_.ps.job.job);"),
+            ("  if (servers_.empty() || settings_.ps.keep_segments || (!view_ && !was_free_)) return;",
+             "  if (servers_.empty() || settings_.ps.keep_segments || (!view_ && !was_free_) || stop_requests() > 1) return;"),
         ],
     },
     "launch_never_gives_up": {

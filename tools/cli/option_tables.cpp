@@ -244,9 +244,9 @@ const Settings<WorkerSettings>& worker_options() {
         {"workers-per-process", config::whole(&W::workers_per_process, 1, kMaxWorkers), kWorkers, kWorker,
          "run this many workers in this process, which share a CUDA context and die together; `rank` is that of the "
          "first"},
-        {"threads", config::whole(&W::threads, 0, kMaxThreads), kWorkers, kWorker,
-         "number of threads that transfer large pulls and pushes; at most --threads of the ps, for which 0 stands, the "
-         "default with --device cuda or auto"},
+        {"threads", config::whole_or_none(&W::threads, 0, kMaxThreads), kWorkers, kWorker,
+         "number of threads that transfer large pulls and pushes; at most --threads of the ps, for which 0 stands",
+         {.otherwise = "1; 0 with --device cuda or auto"}},
         {"seed", config::whole_or_none(&W::seed, 0, config::kAny), Group::kData, kWorker, "seed of the data order",
          {.otherwise = "the job's seed"}},
         {"standalone", config::flag(&W::standalone), kRun, kWorker, "train in this process alone, without a ps",

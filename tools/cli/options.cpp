@@ -316,8 +316,6 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     if (settings.standalone && line.was_typed("workers-per-process"))
       throw Error("--workers-per-process: a process without a ps trains alone; leave --standalone out");
     if (settings.standalone) settings.workers_per_process = 1;
-    // A link brings several times what one thread applies.
-    if (!line.was_given("threads") && settings.device.may_be_cuda()) settings.threads = 0;
     if (!settings.standalone) check_job_settings(line);
     const bool restores = settings.training.on_nan == OnNan::kRestore;
     if (!settings.standalone && !restores && line.was_typed("checkpoint-dir"))

@@ -121,7 +121,7 @@ struct WorkerSettings {
   std::uint32_t workers_per_process = 1;  // this process has that many, as threads, of consecutive ranks from `rank` on
   std::string rank_variable;              // of a launcher's environment, from which `rank` comes
   std::optional<std::uint64_t> seed;
-  std::uint32_t threads = 1;
+  std::optional<std::uint32_t> threads;  // none: one; 0, as many as the job allows, where it may compute on a GPU
   train::Delay delay;
   device::DeviceChoice device;
   Wire wire = Wire::kFloat32;

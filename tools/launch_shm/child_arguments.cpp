@@ -65,7 +65,7 @@ WorkerSettings worker_settings(const LaunchSettings& launch, std::uint32_t rank,
 WorkerSettings evaluator_settings(const LaunchSettings& launch) {
   WorkerSettings evaluator = worker_settings(launch, 0, false);
   evaluator.rank.reset();
-  evaluator.threads = 1;
+  evaluator.threads.reset();
   evaluator.delay = {};
   evaluator.device = {};
   evaluator.wire = Wire::kFloat32;

@@ -78,7 +78,8 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   options.job = settings.alone.job;
   options.group = settings.alone.group;
   options.rank = settings.rank;
-  options.threads = settings.threads;
+  // A link to a GPU brings several times what one thread applies.
+  options.threads = settings.threads.value_or(settings.device.may_be_cuda() ? 0 : 1);
   options.wait_job_seconds = settings.training.wait_job_seconds;
   options.stop_requested = is_stop_requested;
   options.record = settings.record;
