@@ -49,6 +49,18 @@ void write_file(const JobName& name, const std::string& content) {
   ::close(file);
 }
 
+// Runs the function, which returns 0 if all is well, in a process that has a /dev/shm of that size for itself.
+template <class Run>
+void check_in_own_shm(const char* size, Run run) {
+  constexpr int kNoMount = 77;
+  Child child([&] { return test::mount_own_shm(size) ? run() : kNoMount; });
+  const int code = child.join();
+  if (code == kNoMount)
+    MESSAGE("skipped: this user may not mount");
+  else
+    CHECK(code == 0);
+}
+
 }  // namespace
 
 TEST_CASE("segment: an unused name is absent") {
@@ -301,9 +313,7 @@ TEST_CASE("segment: growing beyond the reserved size is an error that changes no
 }
 
 TEST_CASE("segment: a full /dev/shm is an error, and the existing bytes stay usable") {
-  constexpr int kNoMount = 77;
-  Child child([] {  // with a small one of its own: that of the machine may be larger than its memory
-    if (!test::mount_own_shm("size=16m")) return kNoMount;
+  check_in_own_shm("size=16m", [] {  // with a small one of its own: that of the machine may be larger than its memory
     const JobName name;
     const std::size_t too_much = shm_free_bytes() + (std::size_t{64} << 20);
     Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, 2 * too_much);
@@ -321,17 +331,10 @@ TEST_CASE("segment: a full /dev/shm is an error, and the existing bytes stay usa
     const auto create = [&] { Segment::create(SegmentKind::kControl, 0, name.text(), 77, too_much, too_much); };
     return is_refused(create) ? 0 : 3;
   });
-  const int code = child.join();
-  if (code == kNoMount)
-    MESSAGE("skipped: this user may not mount");
-  else
-    CHECK(code == 0);
 }
 
 TEST_CASE("segment: what does not fit into /dev/shm is refused before anything of it is taken") {
-  constexpr int kNoMount = 77;
-  Child child([] {
-    if (!test::mount_own_shm("size=512m")) return kNoMount;
+  check_in_own_shm("size=512m", [] {
     const JobName name;
     Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, std::size_t{1} << 30);
     const test::Filler filler(std::size_t{256} << 20);
@@ -351,17 +354,10 @@ TEST_CASE("segment: what does not fit into /dev/shm is refused before anything o
     if (refused != 5) return 1;
     return least > (std::size_t{255} << 20) ? 0 : 2;
   });
-  const int code = child.join();
-  if (code == kNoMount)
-    MESSAGE("skipped: this user may not mount");
-  else
-    CHECK(code == 0);
 }
 
 TEST_CASE("segment: two that grow it at once both get what they asked for, where there is room for it once") {
-  constexpr int kNoMount = 77;
-  Child child([] {
-    if (!test::mount_own_shm("size=64m")) return kNoMount;
+  check_in_own_shm("size=64m", [] {
     for (int round = 0; round < 50; ++round) {
       const JobName name;
       Segment segment = Segment::create(SegmentKind::kControl, 0, name.text(), 77, kBytes, std::size_t{64} << 20);
@@ -375,7 +371,7 @@ TEST_CASE("segment: two that grow it at once both get what they asked for, where
         }
       };
       std::thread other([&] {
-        while (shm_free_bytes() >= kWanted) {
+        while (!is_refused && shm_free_bytes() >= kWanted) {
         }
         grow();  // in most rounds the first has not come to its end
       });
@@ -385,11 +381,6 @@ TEST_CASE("segment: two that grow it at once both get what they asked for, where
     }
     return 0;
   });
-  const int code = child.join();
-  if (code == kNoMount)
-    MESSAGE("skipped: this user may not mount");
-  else
-    CHECK(code == 0);
 }
 
 TEST_CASE("segment: after unlinking it is usable where it is open, and cannot be found") {
