@@ -71,7 +71,7 @@ class Results(Several):
     def test_a_launch_has_one_trace_of_all(self):
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder, "trace")
-            self.launch("--workers", 3, "--workers-per-process", 2, "--steps", 100, "--trace", trace)
+            self.launch("--workers", 3, "--workers-per-process", 2, "--mode", "sync", "--steps", 100, "--trace", trace)
             self.assertEqual(os.listdir(folder), ["trace"])
             events = json.loads(trace.read_text())["traceEvents"]
             self.assertEqual({event["tid"] for event in events if event["ph"] == "X"}, {0, 1, 2})

@@ -65,7 +65,8 @@ class TraceTest(ProcessTest):
     def test_async_steps_cover_the_run(self):
         result = self.launch("--steps", 300, "--trace", self.file)
         spans = self.spans()
-        self.assertEqual(sorted(spans), [0, 1, 2])
+        # Of a worker that starts late, the others may have made all steps.
+        self.assertEqual(sorted(spans), [worker["rank"] for worker in result["per_worker"] if worker["steps"] > 0])
         for worker in result["per_worker"]:
             self.assert_whole(spans[worker["rank"]], worker["steps"])
 
