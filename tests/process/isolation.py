@@ -1,9 +1,10 @@
-"""Sets up every test process: mounts a private /dev/shm, resets the signal handling inherited from the parent, and
-injects random delays on request.
+"""Sets up every test process: mounts a private /dev/shm, resets the signal handling inherited from the parent, lets a
+test that meson ends for its time say where it hangs, and injects random delays on request.
 
 Importing this module mounts the file system, so it must be imported before the process starts a thread.
 """
 import ctypes
+import faulthandler
 import os
 import random
 import signal
@@ -78,5 +79,6 @@ def random_delays():
 
 
 reset_signals()
+faulthandler.register(signal.SIGTERM, file=sys.__stderr__, chain=True)  # meson's first signal: shows all threads
 HAS_OWN_DEV_SHM = mount_own_dev_shm()
 delay = random_delays()
