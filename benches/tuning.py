@@ -58,9 +58,13 @@ CASES = {
         "push/versioned/floats:16000000/processes:2": ("GB/s", "16 M floats, GB/s"),
     },
 }
-CHUNKS_IN_USE = (8, 32)  # KiB: of variables up to 256 KiB, and of larger ones
-CHUNKS = [f"push_chunk/bytes:{size << 10}/floats:{floats}/processes:2"
-          for floats in (100_000, 1_000_000, 16_000_000) for size in (4, 8, 16, 32, 64, 128, 256)]
+# rule: the sizes in use, in KiB, and (floats, processes) of the columns. Variables of up to 256 KiB have chunks of 8 KiB,
+# and up to 4 MiB, with their optimizer slots, of 32 KiB.
+CHUNKS = {
+    "sgd": ((8, 32), [(100_000, 2), (1_000_000, 2), (16_000_000, 2)]),
+    "adam": ((8, 32, 128), [(1_000_000, 1), (16_000_000, 1), (1_000_000, 2), (16_000_000, 2)]),
+}
+CHUNK_KIB = (4, 8, 16, 32, 64, 128, 256)
 
 
 def run(command, **options):
@@ -120,15 +124,17 @@ def tune(subject, rounds):
 
 
 def tune_chunks(micro, rounds):
-    found = {case: [] for case in CHUNKS}
-    for _ in range(rounds):
-        for case, figures in measure(micro, CHUNKS).items():
-            found[case].append(figures["GB/s"])
-    sizes = sorted({int(re.search(r"bytes:(\d+)", case)[1]) for case in CHUNKS})
-    floats = sorted({int(re.search(r"floats:(\d+)", case)[1]) for case in CHUNKS})
-    rows = [[f"**{size >> 10} KiB**" if size >> 10 in CHUNKS_IN_USE else f"{size >> 10} KiB"] + [f"{statistics.median(found[f'push_chunk/bytes:{size}/floats:{n}/processes:2']):.1f}"
-                                     for n in floats] for size in sizes]
-    table(["chunk"] + [f"{n:,} floats, GB/s" for n in floats], rows)
+    for rule, (in_use, columns) in CHUNKS.items():
+        names = {(kib, column): f"push_chunk/{rule}/bytes:{kib << 10}/floats:{column[0]}/processes:{column[1]}"
+                 for kib in CHUNK_KIB for column in columns}
+        found = {name: [] for name in names.values()}
+        for _ in range(rounds):
+            for name, figures in measure(micro, found).items():
+                found[name].append(figures["GB/s"])
+        rows = [[f"**{kib} KiB**" if kib in in_use else f"{kib} KiB",
+                 *(f"{statistics.median(found[names[kib, column]]):.1f}" for column in columns)] for kib in CHUNK_KIB]
+        table([f"chunk, {rule}", *(f"{floats:,} floats, processes: {processes}, GB/s" for floats, processes in columns)],
+              rows)
 
 
 def main():

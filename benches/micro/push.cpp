@@ -1,6 +1,6 @@
 // push/<who>/floats:<n>/processes:<p>: GB/s of gradient, summed over the processes, that add to one vector. Ours are
-// real jobs and Worker::push with rule sgd. push_rule/...: the same with each update rule; push_chunk/...: by size of
-// chunks.
+// real jobs and Worker::push with rule sgd. push_rule/...: the same with each update rule; push_chunk/...: by rule and
+// size of chunks.
 #include <fmt/format.h>
 
 #include <memory>
@@ -95,37 +95,32 @@ void add_push(const std::string& who, bool is_exact, const std::function<Pushed(
       });
 }
 
-void add_rule(UpdateRule rule, std::uint64_t said, int processes) {
-  add_case(fmt::format("push_rule/{}/floats:{}/processes:{}", to_string(rule), said, processes), [=] {
-    const std::uint64_t floats = floats_of(said);
-    JobConfig config = counting_config(processes);
-    config.optimizer.rule = rule;
-    config.optimizer.learning_rate = 1e-6F;
-    const TriadRates limit = triad_rates(floats, processes, 1 + update::slots_per_element(rule, false));
-    const Job job(config);
-    Pushed pushed;
-    pushed.ran = push_to(job, floats, processes);
-    pushed.lost = job.lost_versions(pushes_of(pushed.ran, floats));
-    pushed.more = {{"retries", job.retries_per_push()}};
-    require_exact(pushed.lost);
-    return figures_of(pushed, floats, limit);
-  });
+// A push with this rule; `chunk_bytes`: 0 for the default.
+Figures push_by_rule(UpdateRule rule, std::uint64_t floats, int processes, std::uint64_t chunk_bytes) {
+  JobConfig config = counting_config(processes);
+  config.optimizer.rule = rule;
+  config.optimizer.learning_rate = 1e-6F;
+  config.chunk_bytes = chunk_bytes;
+  config.max_workers = processes;  // free buffers of 1 MiB for 16 take more than a container's /dev/shm
+  const TriadRates limit = triad_rates(floats, processes, 1 + update::slots_per_element(rule, false));
+  const Job job(config);
+  Pushed pushed;
+  pushed.ran = push_to(job, floats, processes);
+  pushed.lost = job.lost_versions(pushes_of(pushed.ran, floats));
+  pushed.more = {{"retries", job.retries_per_push()}};
+  require_exact(pushed.lost);
+  return figures_of(pushed, floats, limit);
 }
 
-void add_chunks() {
-  constexpr int kProcesses = 2;
-  for (const std::uint64_t said : {std::uint64_t{100'000}, std::uint64_t{1'000'000}, std::uint64_t{16'000'000}})
-    for (std::uint64_t bytes = 4 << 10; bytes <= 1 << 20; bytes *= 2)
-      add_case(fmt::format("push_chunk/bytes:{}/floats:{}/processes:{}", bytes, said, kProcesses), [=] {
-        const std::uint64_t floats = floats_of(said);
-        JobConfig config = counting_config(kProcesses);
-        config.chunk_bytes = bytes;
-        config.max_workers = kProcesses;  // free buffers of 1 MiB for 16 take more than a container's /dev/shm
-        const TriadRates limit = triad_rates(floats, kProcesses);
-        const Pushed pushed = push_job(config, floats, kProcesses);
-        require_exact(pushed.lost);
-        return figures_of(pushed, floats, limit);
-      });
+void add_rule(UpdateRule rule, std::uint64_t said, int processes) {
+  add_case(fmt::format("push_rule/{}/floats:{}/processes:{}", to_string(rule), said, processes),
+           [=] { return push_by_rule(rule, floats_of(said), processes, 0); });
+}
+
+void add_chunks(UpdateRule rule, std::uint64_t said, int processes) {
+  for (std::uint64_t bytes = 4 << 10; bytes <= 1 << 20; bytes *= 2)
+    add_case(fmt::format("push_chunk/{}/bytes:{}/floats:{}/processes:{}", to_string(rule), bytes, said, processes),
+             [=] { return push_by_rule(rule, floats_of(said), processes, bytes); });
 }
 
 }  // namespace
@@ -151,7 +146,9 @@ void add_push_cases() {
         UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kAdamW, UpdateRule::kFtrl})
     add_rule(rule, 1'000'000, 2);
   add_rule(UpdateRule::kAdam, 100'000'000, 1);
-  add_chunks();
+  for (const std::uint64_t floats : {100'000, 1'000'000, 16'000'000}) add_chunks(UpdateRule::kSgd, floats, 2);
+  for (const std::uint64_t floats : {1'000'000, 16'000'000})
+    for (const int processes : {1, 2}) add_chunks(UpdateRule::kAdam, floats, processes);
 }
 
 }  // namespace ps_shm::bench

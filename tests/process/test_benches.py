@@ -37,7 +37,8 @@ def expected_names():
     yield from (f"push/{who}/floats:{n}/{p}" for who in PUSHERS for n in SIZES for p in counts)
     yield from (f"push_rule/{rule}/floats:1000000/processes:2" for rule in RULES)
     yield "push_rule/adam/floats:100000000/processes:1"
-    yield from (f"push_chunk/bytes:{kib << 10}/floats:{n}/processes:2" for n in SIZES[2:]
+    chunks = [("sgd", n, 2) for n in SIZES[2:]] + [("adam", n, p) for n in SIZES[3:] for p in (1, 2)]
+    yield from (f"push_chunk/{rule}/bytes:{kib << 10}/floats:{n}/processes:{p}" for rule, n, p in chunks
                 for kib in (4, 8, 16, 32, 64, 128, 256, 512, 1024))
     yield from (f"pull/{who}/floats:{n}/{p}" for who in ("versioned", "inplace", "memcpy", "socket") for n in SIZES for p in counts)
     yield from (f"pull/{who}_beside_pusher/floats:{n}/processes:2" for who in ("versioned", "inplace") for n in SIZES)
@@ -450,7 +451,7 @@ class Ages(unittest.TestCase):
 
 
 class NoRoom(unittest.TestCase):
-    CASE = f"push_chunk/bytes:{1 << 20}/floats:100000/processes:2"
+    CASE = f"push_chunk/sgd/bytes:{1 << 20}/floats:100000/processes:2"
 
     def setUp(self):
         if not can_narrow():

@@ -72,6 +72,16 @@ TEST_CASE("chunks: a single one up to 16 KiB with its header, then 8 KiB each, a
   }
 }
 
+TEST_CASE("chunks: above 4 MiB with its slots, 64 KiB each with one slot, 128 KiB with more") {
+  constexpr std::uint64_t kBytes[] = {32, 64, 128, 128};  // KiB, by slots
+  for (const std::uint64_t slots : {0, 1, 2, 3}) {
+    CAPTURE(slots);
+    const std::uint64_t most = 4096 * kKiB / (sizeof(float) * (1 + slots));
+    CHECK(cut(most, slots).buffer_bytes == 32 * kKiB);
+    CHECK(cut(most + 1, slots).buffer_bytes == kBytes[slots] * kKiB);
+  }
+}
+
 TEST_CASE("chunks: a variable that fits into 16 KiB with its slots is one chunk, in the smallest buffer for it") {
   for (std::uint64_t slots = 0; slots <= 4; ++slots)
     for (std::uint64_t elements = 1; elements * sizeof(float) <= 16 * kKiB; ++elements) {

@@ -26,11 +26,14 @@ std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
 // with two or three chunks, two writers collide all the time, while they take turns on a single chunk
 // (versioned_slot.hpp). Up to 256 KiB, two writers collide least often with chunks of 8 KiB. Above that, the fixed
 // cost of a chunk no longer shows at 32 KiB, and with larger chunks the free buffers displace other data from a core's
-// cache (benches/tuning.py measures all of this).
+// cache. Large variables are read from memory, by a processor that reads ahead within each array of a chunk: with
+// optimizer slots, these are long enough in chunks of 64 and 128 KiB. benches/tuning.py measures all of this.
 std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
   for (std::uint32_t buffer_class = 10; buffer_class <= 14; ++buffer_class)
     if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
-  return elements * sizeof(float) * arrays <= 256 << 10 ? 13 : 15;
+  const std::uint64_t bytes = elements * sizeof(float) * arrays;
+  if (bytes <= 256 << 10) return 13;
+  return bytes <= 4 << 20 || arrays == 1 ? 15 : arrays == 2 ? 16 : 17;
 }
 
 // The floats of a chunk for each float of its values: that one, and the optimizer slots.
