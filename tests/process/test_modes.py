@@ -113,7 +113,7 @@ class Modes(ProcessTest):
                 self.assert_usually_reaches(0.955, "test_accuracy", "--push-every", "8", *options)
 
     def test_an_outer_momentum_that_overshoots_is_warned_of_by_the_chief(self):
-        outer = ("--optimizer", "momentum", "--momentum", "0.5", "--steps", "3", "--workers", "3")
+        outer = ("--optimizer", "momentum", "--momentum", "0.5", "--steps", "3", "--workers", "3", "--linger", "1s")
         for lr, said in (("1", 1), ("0.2", 0)):
             self.start_ps(*outer, "--lr", lr)
             code, _, err = run("worker_shm", "--job", self.job, "--push-every", "8")

@@ -165,7 +165,7 @@ class Ends(Several):
             for mode in "async", "sync":
                 with self.subTest(mode, signal=number):
                     self.job = support.new_job()
-                    ps = self.start_ps("--workers", 3, "--mode", mode, "--steps", 10**8)
+                    ps = self.start_ps("--workers", 3, "--mode", mode, "--steps", 10**8, "--linger", "1s")
                     worker = self.start_workers(0, 3, "--delay", "1ms", "--together")
                     support.wait_training(self.job, 3)
                     worker.send_signal(number)
