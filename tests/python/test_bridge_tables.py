@@ -91,13 +91,15 @@ def test_rows_that_are_evicted_all_the_time_never_count_twice(job, tmp_path):
 
 
 class Twins(BoxesHere):
-    """Such jobs with a table."""
+    """Such jobs with a table, and perhaps a variable beside it, to which each push adds its value, too."""
 
-    def __init__(self, job, *settings, count=2, row_size=2, max_rows=100, **table):
+    def __init__(self, job, *settings, count=2, row_size=2, max_rows=100, has_variable=False, **table):
         super().__init__(job, count, optimizer="add", lr=1.0)
-        self.settings, self.tables = settings, []
+        self.settings, self.tables, self.variables = settings, [], []
         for worker in self.workers:
             self.tables.append(worker.table("t", row_size, max_rows, **{"initial_range": 0.0, "evict": None, **table}))
+            if has_variable:
+                self.variables.append(worker.variable("v", numpy.zeros(1, "float32")))
             worker.step()
 
     def join(self):
@@ -107,6 +109,8 @@ class Twins(BoxesHere):
 
     def push(self, box, keys, value=1.0):
         keys = numpy.array(keys, numpy.uint64)
+        if self.variables:
+            self.variables[box].push(numpy.full(1, value, "float32"))
         return self.tables[box].push(keys, numpy.full((keys.size, self.tables[box].row_size), value, "float32"))
 
     def round(self):
@@ -126,6 +130,19 @@ class Twins(BoxesHere):
         for one in anchors[1:]:
             assert (one.array(0, one.count) == keys).all() and (one.array(1, one.count) == rows).all()
         return {int(key): float(row[0]) for key, row in zip(keys, rows)}
+
+    def variable(self):
+        """The variable in the anchor of each bridge."""
+        return [float(bridge.state.anchor[0]) for bridge in self.bridges]
+
+
+def end_before_rows(bridge):
+    """The job will end when its variables have the next change, and its rows do not."""
+
+    def end():
+        raise ps_shm.JobFinished("over")
+
+    bridge.tables.give, bridge.box.wait_for_workers = end, lambda: None
 
 
 def test_rows_get_to_the_other_boxes(job):
@@ -448,20 +465,29 @@ def test_rows_get_what_one_round_has_made_before_a_bridge_gets_the_sum_of_anothe
 
 
 def test_a_job_that_ends_before_another_round_has_its_last_cut_by_then(job):
-    with Twins(job, "--combine", "sum", count=3) as twins:
+    with Twins(job, "--combine", "sum", count=3, has_variable=True) as twins:
         with_two_rounds_to_catch_up(twins)
         twins.push(2, [1, 3], 100)
-        twins.make()
-
-        def end():
-            raise ps_shm.JobFinished("over")
-
-        bridge = twins.bridges[2]
-        bridge.tables.give, bridge.box.wait_for_workers = end, lambda: None
+        twins.make(*twins.settings)
+        end_before_rows(twins.bridges[2])
         twins.join()
-        assert twins.anchor() == {1: 13, 2: 1}
+        assert twins.anchor() == {1: 13, 2: 1} and twins.variable() == [14] * 3
         twins.round()
         assert twins.anchor() == {1: 113, 2: 1, 3: 100} and twins.rows(0) == twins.anchor()
+        assert twins.variable() == [114] * 3
+
+
+def test_a_job_that_ends_between_the_change_of_its_variables_and_that_of_its_rows_counts_nothing_twice(job):
+    with Twins(job, "--combine", "sum", has_variable=True) as twins:
+        twins.join()
+        twins.push(0, [1], 1)
+        twins.push(1, [1, 2], 10)
+        end_before_rows(twins.bridges[1])
+        twins.round()
+        assert twins.anchor() == {1: 11, 2: 10} and twins.variable() == [11] * 2
+        twins.push(0, [1], 100)
+        twins.round()
+        assert twins.anchor() == {1: 111, 2: 10} and twins.variable() == [111] * 2
 
 
 def test_a_key_whose_row_is_evicted_and_made_again_is_in_a_cut_once(job, monkeypatch):

@@ -99,13 +99,15 @@ class Bridge:
     def _change_job(self) -> None:
         ticket = self.header.ticket
         if self.header.phase == "counted":
-            left = self.box.add(ticket, self.box.correction(self.state), self.box.values(self.state))
-            if left:
-                self.tell(f"dropped this box's work on {left} elements: an in-place block was in doubt, and got the anchor")
-            if left is not None and self.tables and self.box.as_guest(self._give_rows) is None:
-                left = None
-            if left is not None:
-                self.state.set(phase="idle", dropped=self.header.dropped + left)
+            if not self.header.has_values:
+                left = self.box.add(ticket, self.box.correction(self.state), self.box.values(self.state))
+                if left is None:
+                    return
+                if left:
+                    self.tell(f"dropped this box's work on {left} elements: an in-place block was in doubt, and got the anchor")
+                self.state.set(has_values=True, dropped=self.header.dropped + left)
+            if not self.tables or self.box.as_guest(self._give_rows):
+                self.state.set(phase="idle", has_values=False)
         elif self.header.phase == "assign":
             changes: Optional[dict[str, Any]] = {}
             if self.box.assign(ticket, self.box.values(self.state)):
@@ -113,6 +115,10 @@ class Bridge:
                     changes = self.box.as_guest(self.tables.assign)
                 if changes is not None:
                     self.state.set(phase="idle", **changes)
+
+    def _lacks_change(self) -> bool:
+        """Whether the job's variables have the base in them, and not the anchor."""
+        return self.header.phase == "counted" and not self.header.has_values
 
     def _give_rows(self) -> bool:
         self.tables.give()
@@ -140,13 +146,14 @@ class Bridge:
         """Makes the base what the job has in it, before the anchor is replaced (bridge.R6). The header's changes."""
         has_open_cut = self.header.phase == "cut"
         is_counted = has_open_cut and counted.get(str(self.options.box)) == self.header.cut
-        if self.header.phase != "counted" and not is_counted:
+        if not is_counted and not self._lacks_change():
             self.state.base[:] = self.state.anchor
         return {
             "phase": "assign" if self.header.phase in ("new", "assign") else "counted",
             "counted_step": self.header.cut_step if is_counted else self.header.counted_step,
             "counted": counted,
             "ticket": self.header.ticket + 1,
+            "has_values": False,
             "ready": None,
             **self.tables.advance(is_counted),
         }
@@ -346,7 +353,7 @@ class Bridge:
         step, is_new = self.box.step, not header.is_last or header.counted.get(str(self.options.box)) != header.cut
         has_work = step > header.counted_step or self.options.fragments > 1  # in fragments that later rounds would count
         if is_new and has_work and header.phase != "assign" and self._take_last_rows():
-            if self.box.last_cut(self.state, header.phase == "counted"):
+            if self.box.last_cut(self.state, self._lacks_change()):
                 self.state.set(cut=header.cut if header.is_last else random.getrandbits(62), is_last=True, cut_step=step)
                 return 1.0, True
         self.state.present[:] = 0

@@ -33,7 +33,7 @@ class Header:
       new      nothing of any anchor
       idle     the anchor
       cut      the anchor; `base` = anchor + what this box sends, as cut number `cut`, until round + 1 is decided
-      counted  the base: anchor - base is to be added, unless the job is over
+      counted  the base: anchor - base is to be added, unless the job is over; with `has_values` only to rows
       assign   anything: the anchor is to be assigned
     """
 
@@ -52,6 +52,7 @@ class Header:
     cut_step: int = 0  # global step of the open cut, and of the last one that was counted
     counted_step: int = -1
     ticket: int = 0  # of the last change of the job
+    has_values: bool = False  # phase counted: the variables have got that change, and hold the anchor
     variables: int = 0  # of the job, in the order of their declaration: later ones are left alone
     # Of each table by key (docs/protocols.md, bridge.T1 to bridge.T9).
     tables: tuple[str, ...] = ()  # their names: later ones are left alone
