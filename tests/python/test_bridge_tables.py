@@ -1,4 +1,5 @@
 """Tables by key of jobs whose bridges exchange them, over loopback."""
+import collections
 import contextlib
 import json
 import signal
@@ -96,6 +97,7 @@ class Twins(BoxesHere):
     def __init__(self, job, *settings, count=2, row_size=2, max_rows=100, has_variable=False, **table):
         super().__init__(job, count, optimizer="add", lr=1.0)
         self.settings, self.tables, self.variables = settings, [], []
+        self.pushed = collections.Counter()  # by key, and in all
         for worker in self.workers:
             self.tables.append(worker.table("t", row_size, max_rows, **{"initial_range": 0.0, "evict": None, **table}))
             if has_variable:
@@ -109,6 +111,7 @@ class Twins(BoxesHere):
 
     def push(self, box, keys, value=1.0):
         keys = numpy.array(keys, numpy.uint64)
+        self.pushed.update(dict.fromkeys(keys.tolist(), value) | {"v": value})
         if self.variables:
             self.variables[box].push(numpy.full(1, value, "float32"))
         return self.tables[box].push(keys, numpy.full((keys.size, self.tables[box].row_size), value, "float32"))
@@ -488,6 +491,53 @@ def test_a_job_that_ends_between_the_change_of_its_variables_and_that_of_its_row
         twins.push(0, [1], 100)
         twins.round()
         assert twins.anchor() == {1: 111, 2: 10} and twins.variable() == [111] * 2
+
+
+def end_at_look(box, number):
+    """The job will end when its bridge is told of it or looks for it for the so-manyeth time."""
+
+    class Ending(type(box)):
+        left = number
+
+        def _look(self):
+            self.left -= 1
+            self._has_ended = self._has_ended or self.left < 0
+
+        @property
+        def is_over(self):
+            self._look()
+            return super().is_over
+
+        def as_guest(self, change):
+            self._look()
+            return None if self._has_ended else super().as_guest(change)
+
+        def wait_for_workers(self):  # its worker here lives on
+            pass
+
+    box.__class__ = Ending
+
+
+def test_a_job_may_end_wherever_its_bridge_can_be_told_of_it(job):
+    for point in range(1000):
+        with Twins(f"{job}-{point}", "--combine", "sum", count=3, has_variable=True) as twins:
+            with_two_rounds_to_catch_up(twins)
+            twins.push(2, [1, 3], 100)
+            twins.make(*twins.settings)
+            box = twins.bridges[2].box
+            end_at_look(box, point)
+            twins.join()
+            for number in range(5):
+                for k in range(2 + (not box._has_ended)):
+                    if number < 3:
+                        twins.push(k, [1, 4 + k, 10 + number], 1000)
+                twins.round()
+            pushed = dict(twins.pushed)
+            assert twins.variable() == [pushed.pop("v")] * 3, point
+            assert twins.anchor() == pushed, point
+            if not box._has_ended:
+                break
+    assert point > 20
 
 
 def test_a_key_whose_row_is_evicted_and_made_again_is_in_a_cut_once(job, monkeypatch):
