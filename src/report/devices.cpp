@@ -19,7 +19,7 @@ Json version_of(int version) {
 
 Json answer(int value) { return value < 0 ? Json() : Json(value); }
 
-// Of large variables: with chunks of the size that they have without `chunk-bytes`, and with large ones.
+// Of large variables: with the smallest chunks that they have without `chunk-bytes`, and with large ones.
 Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
   constexpr std::size_t kDefaultChunkBytes = std::size_t{32} << 10, kLargePull = device::kKernelPullBytes + 1;
   device::StrategyInput input{kLargePull, is_additive_inplace};
