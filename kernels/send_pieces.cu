@@ -31,7 +31,9 @@ __device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
 
 template <bool kAsBfloat16>
 __global__ void __launch_bounds__(kSendThreads)
-    send_kernel(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived) {
+    send_kernel(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, const std::uint32_t* gate) {
+  // All threads of a block have to take the same way, so one of them reads the word.
+  if (gate != nullptr && __syncthreads_or(threadIdx.x == 0 && load_relaxed_system(gate) == kGateCancelled)) return;
   for (std::uint64_t i = blockIdx.x; i < count; i += gridDim.x) {
     const SentPiece piece = pieces[i];
     if constexpr (kAsBfloat16)
@@ -48,10 +50,10 @@ const Loadable loadable[] = {Loadable{send_kernel<true>}, Loadable{send_kernel<f
 }  // namespace
 
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
-                        cudaStream_t stream) {
+                        const std::uint32_t* gate, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>,
-                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived);
+                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived, gate);
 }
 
 }  // namespace ps_shm::kernels

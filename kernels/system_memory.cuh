@@ -38,6 +38,12 @@ __device__ inline std::uint64_t load_relaxed_system(const std::uint64_t* from) {
   return value;
 }
 
+__device__ inline std::uint32_t load_relaxed_system(const std::uint32_t* from) {
+  std::uint32_t value;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(global_address(from)) : "memory");
+  return value;
+}
+
 // Two accesses of 8 bytes.
 __device__ inline ulonglong2 load_relaxed_system(const ulonglong2* from) {
   ulonglong2 value;

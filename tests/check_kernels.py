@@ -12,6 +12,7 @@ nvcc, source, build = sys.argv[1], pathlib.Path(sys.argv[2]), pathlib.Path(sys.a
 
 ACQUIRE, STAMP = "ld.acquire.sys.global.u64", "ld.relaxed.sys.global.u64"
 FLOAT, FLOATS, PAIR = "ld.relaxed.sys.global.f32", "ld.relaxed.sys.global.v4.f32", "ld.relaxed.sys.global.v2.u64"
+GATE = "ld.relaxed.sys.global.u32"
 REPORT, RESULT, OUTSIDE = "st.release.sys.global.u32", "st.release.sys.global.u64", "st.relaxed.sys.global.u64"
 ADD, ADDS, FENCE = "red.relaxed.sys.global.add.f32", "red.relaxed.sys.global.add.v4.f32", "fence.acq_rel.sys"
 
@@ -19,7 +20,7 @@ ADD, ADDS, FENCE = "red.relaxed.sys.global.add.f32", "red.relaxed.sys.global.add
 # which unrolling may multiply (None: at least one)
 PRESENT = {
     "pull_pieces": {"pull_kernel": {ACQUIRE: 2, STAMP: 1, FLOAT: None, FLOATS: None, FENCE: 1, RESULT: 1}},
-    "send_pieces": {"send_kernelILb1": {REPORT: 1}, "send_kernelILb0": {REPORT: 1}},
+    "send_pieces": {"send_kernelILb1": {GATE: 1, REPORT: 1}, "send_kernelILb0": {GATE: 1, REPORT: 1}},
     "send_rows": {"send_kernelIf": {REPORT: 1}, "send_kernelI6float4": {REPORT: 1}},
     "pull_rows": {"pull_vectorsILj1ELb0": {FLOATS: None, OUTSIDE: 1}, "pull_vectorsILj2ELb0": {FLOATS: None, OUTSIDE: 1},
                   "pull_vectorsILj2ELb1": {PAIR: None, OUTSIDE: 1}, "pull_vectorsILj4ELb0": {FLOATS: None, OUTSIDE: 1},

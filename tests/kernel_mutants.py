@@ -53,6 +53,8 @@ MUTANTS = [
     ("pull_pieces", "begin = vectors * 4;", "begin = vectors * 4 + 4;"),
     # Sending.
     ("send_pieces", "    __syncthreads();", ""),
+    ("send_pieces", "if (gate != nullptr && __syncthreads_or", "if (false && __syncthreads_or"),
+    ("send_pieces", "== kGateCancelled", "== kGateOpen"),
     ("send_pieces", "store_release_system(arrived + i, 1)", "store_release_system(arrived, 1)"),
     ("send_pieces", "begin = count / 4 * 4;", "begin = count / 4 * 4 + 1;"),
     ("bfloat16.cuh", "0x7fffU + (bits >> 16 & 1U)", "0x8000U"),

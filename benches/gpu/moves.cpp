@@ -68,7 +68,7 @@ class Mover {
     until_done(kernels().pull_pieces(pulled_.on_device(), count(), results_.on_device(), {}, stream_.get()));
   }
   void kernel_sends() {
-    until_done(kernels().send_pieces(sent_.on_device(), count(), arrived_.on_device(), false, stream_.get()));
+    until_done(kernels().send_pieces(sent_.on_device(), count(), arrived_.on_device(), false, nullptr, stream_.get()));
   }
   void copy_engine_pulls() { until_done(cuda().copy(memory_.on_device(), host_, bytes_, stream_.get())); }
   void copy_engine_sends() { until_done(cuda().copy(host_, memory_.on_device(), bytes_, stream_.get())); }

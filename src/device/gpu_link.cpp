@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <utility>
 
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
@@ -49,7 +50,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
   check(kernels.load(), "load its kernels");
   stream = std::make_unique<device::OwnStream>(cuda);
   gate = device::PinnedMemory<shm::AtomicShm<std::uint32_t>>(cuda, 1);
-  gate.on_host()->store_relaxed(0);
+  gate.on_host()->store_relaxed(kernels::kGateOpen);
   pull = std::make_unique<Pull>(*this);
   push = std::make_unique<Push>(*this);
   plan();
@@ -60,7 +61,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
 GpuLink::Impl::~Impl() {
   worker.set_link(false);
   static_cast<void>(cuda.set_device(options.device));
-  open_gate();
+  open_gate(kernels::kGateCancelled);
   static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
 }
 
@@ -71,6 +72,7 @@ void GpuLink::Impl::warn(const std::string& line) const {
 
 // The strategy follows from the machine's abilities. If registration fails, it is chosen again without it.
 void GpuLink::Impl::plan() {
+  ++plans;
   device::StrategyInput input;
   std::uint64_t elements = 0;
   double of_chunks = 0;
@@ -113,7 +115,7 @@ void GpuLink::Impl::plan() {
 // A driver may have the call and still refuse it. A wait that is already satisfied shows whether it does.
 void GpuLink::Impl::try_stream_wait() {
   if (!options.stream_waits || !strategy.stream_waits) return;
-  const device::CudaError error = cuda.wait_value(stream->get(), gate.on_device(), last_gated);
+  const device::CudaError error = cuda.wait_value(stream->get(), gate.on_device(), kernels::kGateOpen);
   may_wait_on_stream = error == device::kSuccess;
   if (may_wait_on_stream) return;
   warn(fmt::format("steps are not enqueued ahead, slower: cuStreamWaitValue32: {}", cuda.error_text(error)));
@@ -132,7 +134,10 @@ void GpuLink::Impl::begin() {
   plan();
 }
 
-void GpuLink::Impl::open_gate() noexcept { gate.on_host()->store_release(last_gated); }  // (gpu.G4)
+void GpuLink::Impl::open_gate(std::uint32_t how) noexcept {
+  if (std::exchange(is_recorded_step_ahead, false)) push->forget_arrivals();
+  gate.on_host()->store_release(how);  // (gpu.G4)
+}
 
 std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
                                              std::span<float* const> parameters,
@@ -166,16 +171,17 @@ bool GpuLink::can_wait() const noexcept {
 
 void GpuLink::start_pull_when_opened(void* opened) {
   impl_->begin();
-  const device::Stream stream = impl_->stream->get();
-  impl_->check(impl_->cuda.wait_value(stream, impl_->gate.on_device(), ++impl_->last_gated), "wait for a word");
+  impl_->pull->begin();
+  impl_->close_gate();
+  impl_->wait_at_gate();
   if (opened != nullptr)
-    impl_->check(impl_->cuda.record(static_cast<device::Event>(opened), stream), "record an event");
-  impl_->pull->start();
+    impl_->check(impl_->cuda.record(static_cast<device::Event>(opened), impl_->stream->get()), "record an event");
+  impl_->pull->enqueue();
 }
 
 void GpuLink::open() {
   impl_->worker.note_pull();
-  impl_->open_gate();
+  impl_->open_gate(kernels::kGateOpen);
 }
 
 bool GpuLink::finish_pull() { return impl_->pull->finish(); }
@@ -185,5 +191,44 @@ void GpuLink::start_push() {
 }
 void GpuLink::finish_push() { impl_->push->finish(); }
 const GpuTransfers& GpuLink::transfers() const noexcept { return impl_->totals; }
+
+bool GpuLinkAccess::can_record(const GpuLink& link) noexcept {
+  return link.impl_->pull->is_all_on_stream() && link.impl_->push->is_only_sent();
+}
+
+std::uint64_t GpuLinkAccess::recording_number(const GpuLink& link) noexcept { return link.impl_->plans; }
+
+void GpuLinkAccess::record_step(GpuLink& link, bool has_gate, const std::function<void()>& enqueue_compute) {
+  if (has_gate) link.impl_->wait_at_gate();
+  link.impl_->pull->enqueue();
+  enqueue_compute();
+  link.impl_->push->enqueue_recorded();
+}
+
+void GpuLinkAccess::start_recorded(GpuLink& link) {
+  GpuLink::Impl& impl = *link.impl_;
+  start_recorded_when_opened(link, true);
+  impl.worker.note_pull();
+  impl.open_gate(kernels::kGateOpen);
+}
+
+// Registers nothing anew, as begin() does: what was recorded has to stay valid. A pull with bounces is followed by a
+// push that was not recorded, which does it.
+void GpuLinkAccess::start_recorded_when_opened(GpuLink& link, bool has_gate) {
+  GpuLink::Impl& impl = *link.impl_;
+  impl.check(impl.cuda.set_device(impl.options.device), "be used");
+  impl.pull->begin();
+  impl.close_gate();
+  impl.is_recorded_step_ahead = true;
+  if (!has_gate) impl.wait_at_gate();
+}
+
+void GpuLinkAccess::start_recorded_push(GpuLink& link) { link.impl_->push->start_recorded(); }
+
+void GpuLinkAccess::discard_recorded_push(GpuLink& link) {
+  link.impl_->check(link.impl_->cuda.synchronize(link.impl_->stream->get()), "finish its work");
+}
+
+void GpuLinkAccess::cancel(GpuLink& link) noexcept { link.impl_->open_gate(kernels::kGateCancelled); }
 
 }  // namespace ps_shm

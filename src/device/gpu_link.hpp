@@ -1,6 +1,8 @@
 // The members of a GpuLink that its pull and its push share.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <set>
 #include <span>
@@ -29,7 +31,12 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
   void plan();
   void try_stream_wait();
   void begin();
-  void open_gate() noexcept;
+  void close_gate() noexcept { gate.on_host()->store_relaxed(kernels::kGateClosed); }  // (gpu.G1) before a launch
+  void open_gate(std::uint32_t how) noexcept;
+  void wait_at_gate() {  // the stream
+    check(cuda.wait_value(stream->get(), gate.on_device(), kernels::kGateOpen), "wait for a word");
+  }
+  const std::uint32_t* gate_on_device() const noexcept { return reinterpret_cast<std::uint32_t*>(gate.on_device()); }
 
   const DevicePort worker;
   device::CudaCalls& cuda;
@@ -47,9 +54,10 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
   std::shared_ptr<device::ShardMemory> shared_shards;  // unregistered after the streams below have ended
   device::ShardMemory& shards;
   std::unique_ptr<device::OwnStream> stream;
-  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> gate;  // {1}: the number of the last step that may begin
-  std::uint32_t last_gated = 0;
+  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> gate;  // {1}: kGateClosed and so on (kernels/transfers.hpp)
   bool may_wait_on_stream = false;
+  std::uint64_t plans = 0;              // how often plan() has run: what was recorded before the last one is void
+  bool is_recorded_step_ahead = false;  // a graph that pulls and pushes waits at the gate
   std::unique_ptr<Pull> pull;
   std::unique_ptr<Push> push;
 };
@@ -60,6 +68,26 @@ struct PS_SHM_HIDDEN GpuLinkAccess {
                                        std::span<float* const> parameters, std::span<const float* const> gradients,
                                        const GpuOptions& options, device::CudaCalls& cuda,
                                        device::TransferKernels& kernels);
+
+  // A step as one graph: the wait at the gate, the pull, the caller's kernels and the sending of the gradients. The CPU
+  // does its part when the graph is launched.
+
+  // Whether the link's pull and push are work on the stream alone, the same for each step.
+  static bool can_record(const GpuLink& link) noexcept;
+  // What was recorded at another number must not be launched any more.
+  static std::uint64_t recording_number(const GpuLink& link) noexcept;
+  // Enqueues a step, while the stream is recorded into a graph; with a gate: can_wait().
+  static void record_step(GpuLink& link, bool has_gate, const std::function<void()>& enqueue_compute);
+  // Replaces start_pull(), before the graph is launched.
+  static void start_recorded(GpuLink& link);
+  // Replaces start_pull_when_opened(), before the graph is launched. `has_gate`: the graph waits by itself.
+  static void start_recorded_when_opened(GpuLink& link, bool has_gate);
+  // Replaces start_push(), once the pull is finished.
+  static void start_recorded_push(GpuLink& link);
+  // Instead: what the graph has sent is not used. Waits for the graph.
+  static void discard_recorded_push(GpuLink& link);
+  // Like open(), but what waits sends no gradients: nothing is written to memory that others read.
+  static void cancel(GpuLink& link) noexcept;
 };
 
 namespace device {

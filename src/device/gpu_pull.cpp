@@ -134,13 +134,21 @@ void GpuLink::Pull::upload_list() {
 }
 
 void GpuLink::Pull::start() {
+  begin();
+  if (!through_host_.empty()) pull_through_host();
+  if (!chunks_.empty()) copy_chunks();
+  enqueue();
+}
+
+void GpuLink::Pull::begin() {
   if (is_under_way_)
     throw Error("a pull to the GPU begins while the previous one is still in progress", ErrorCode::kInvalidState);
   is_under_way_ = true;
-  if (!through_host_.empty()) pull_through_host();
-  if (!chunks_.empty()) copy_chunks();
-  if (list_.empty()) return;
   for (auto& result : results_.host()) result.store_relaxed(kernels::kPullPending);  // relaxed (gpu.G1)
+}
+
+void GpuLink::Pull::enqueue() {
+  if (list_.empty()) return;
   link_.check(
       link_.kernels.pull_pieces(list_on_device_.on_device(), static_cast<std::uint32_t>(list_.size()),
                                 reinterpret_cast<std::uint64_t*>(results_.on_device()), kFormat, link_.stream->get()),

@@ -30,7 +30,10 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   // Whether a pull consists of a single kernel, so that a stream can wait for it.
   bool is_all_on_stream() const noexcept { return chunks_.empty() && through_host_.empty(); }
 
+  // start() = begin(), what the CPU has to copy, and enqueue().
   void start();
+  void begin();    // the CPU's part of a pull that consists of a kernel; throws if one is in progress
+  void enqueue();  // the kernel; also into a graph
   bool finish();
 
   // Whether the CPU had to pull a chunk, because it kept changing or lies in memory that was added later.

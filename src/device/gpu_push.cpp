@@ -244,11 +244,15 @@ void GpuLink::Push::list_variable(std::size_t i) {
   if (is_native) native_.push_back({&state, first_added, static_cast<std::uint32_t>(added_.size() - first_added)});
 }
 
-void GpuLink::Push::start() {
+void GpuLink::Push::begin() {
   if (is_under_way_)
     throw Error("a push from the GPU begins while the previous one is still in progress", ErrorCode::kInvalidState);
   link_.worker.check_push();
   is_under_way_ = true;
+}
+
+void GpuLink::Push::start() {
+  begin();
   const device::Stream stream = link_.stream->get();
   if (link_.strategy.push == device::PushPath::kThroughHost) {
     for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -265,13 +269,35 @@ void GpuLink::Push::start() {
   adds_natively_ = !added_.empty() && live.clip_norm == 0 && live.stale_limit == 0;
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
-  const std::size_t sent = adds_natively_ ? sent_without_native_ : sent_.size();
-  for (auto& flag : arrived_.host()) flag.store_relaxed(0);  // the launch orders it
-  link_.check(link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(sent),
-                                        reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
-                                        link_.options.wire == Wire::kBfloat16, stream),
-              kArriving);
+  forget_arrivals();
+  send(adds_natively_ ? sent_without_native_ : sent_.size(), nullptr);
   link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
+}
+
+void GpuLink::Push::send(std::size_t pieces, const std::uint32_t* gate) {
+  link_.check(link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(pieces),
+                                        reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
+                                        link_.options.wire == Wire::kBfloat16, gate, link_.stream->get()),
+              kArriving);
+}
+
+bool GpuLink::Push::is_only_sent() const noexcept {
+  return link_.strategy.push == device::PushPath::kStaged && added_.empty();
+}
+
+void GpuLink::Push::enqueue_recorded() { send(sent_.size(), link_.gate_on_device()); }
+
+// The launch of what sets them, or the gate before it, orders the stores.
+void GpuLink::Push::forget_arrivals() noexcept {
+  for (auto& flag : arrived_.host()) flag.store_relaxed(0);  // (gpu.G1)
+}
+
+// The event tells whether the GPU has failed. The graph itself cannot record it: its moment would be the recording.
+void GpuLink::Push::start_recorded() {
+  begin();
+  adds_natively_ = false;
+  for (const auto& source : sources_) source->begin(false);
+  link_.check(link_.cuda.record(all_sent_.get(), link_.stream->get()), "record an event");
 }
 
 void GpuLink::Push::start_native() {

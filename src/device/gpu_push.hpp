@@ -31,6 +31,13 @@ class PS_SHM_HIDDEN GpuLink::Push {
 
   void start();
   void finish();
+
+  // For a push that a graph makes. It can if all that it does is sending; then its arguments stay the same until the
+  // next plan().
+  bool is_only_sent() const noexcept;
+  void enqueue_recorded();            // the sending, which does nothing behind a cancelled gate
+  void forget_arrivals() noexcept;    // before what was recorded may run
+  void start_recorded();              // once it has been launched, instead of start()
   bool is_under_way() const noexcept { return is_under_way_; }
 
  private:
@@ -46,6 +53,8 @@ class PS_SHM_HIDDEN GpuLink::Push {
   void make_room();
   bool register_landing(std::string& why);
   void list_variable(std::size_t i);
+  void begin();
+  void send(std::size_t pieces, const std::uint32_t* gate);
   void start_native();
 
   // The range of a variable's entries in `added_`.

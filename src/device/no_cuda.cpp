@@ -68,7 +68,8 @@ class NoKernels final : public TransferKernels {
                         Stream) override {
     return kNone;
   }
-  CudaError send_pieces(const kernels::SentPiece*, std::uint32_t, std::uint32_t*, bool, Stream) override {
+  CudaError send_pieces(const kernels::SentPiece*, std::uint32_t, std::uint32_t*, bool, const std::uint32_t*,
+                        Stream) override {
     return kNone;
   }
   CudaError add_pieces(const kernels::AddedPiece*, std::uint32_t, float, float, bool, Stream) override { return kNone; }

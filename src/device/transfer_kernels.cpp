@@ -16,8 +16,8 @@ class RealKernels final : public TransferKernels {
     return kernels::pull_pieces(pieces, count, results, format, cuda_stream(stream));
   }
   CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
-                        Stream stream) override {
-    return kernels::send_pieces(pieces, count, arrived, as_bfloat16, cuda_stream(stream));
+                        const std::uint32_t* gate, Stream stream) override {
+    return kernels::send_pieces(pieces, count, arrived, as_bfloat16, gate, cuda_stream(stream));
   }
   CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        Stream stream) override {

@@ -14,6 +14,30 @@ std::string way_text(const std::string& device, const std::string& strategy, std
                      threads == 1 ? "one thread" : fmt::format("{} threads", threads));
 }
 
+const char* name_of(train::GraphScope scope) {
+  switch (scope) {
+    case train::GraphScope::kNone:
+      break;
+    case train::GraphScope::kCompute:
+      return "compute";
+    case train::GraphScope::kStep:
+      return "step";
+  }
+  return "none";
+}
+
+std::string graph_text(const train::GpuReport& report) {
+  switch (report.graph) {
+    case train::GraphScope::kNone:
+      break;
+    case train::GraphScope::kCompute:
+      return fmt::format("; the {} operations that compute a step in one launch", report.graph_operations);
+    case train::GraphScope::kStep:
+      return fmt::format("; a step in one launch of {} operations, from its pull to its push", report.graph_operations);
+  }
+  return {};
+}
+
 }  // namespace
 
 nlohmann::ordered_json to_json(const train::GpuReport& report) {
@@ -37,6 +61,7 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
                                  {"registered_bytes", transfers.registered_bytes},
                                  {"registration_seconds", transfers.registration_seconds},
                                  {"resident", report.is_resident},
+                                 {"graph", name_of(report.graph)},
                                  {"graph_operations", report.graph_operations},
                                  {"pulls", transfers.pulls},
                                  {"redone_chunks", transfers.redone_chunks},
@@ -62,8 +87,7 @@ std::string to_text(const train::GpuReport& report) {
   std::string text =
       fmt::format("GPU {}; {:.1f} MiB registered in {}", way_text(report.device, transfers.strategy, transfers.threads),
                   double(transfers.registered_bytes) / (1 << 20), duration(transfers.registration_seconds));
-  if (report.graph_operations > 0)
-    text += fmt::format("; a step's {} operations in one launch", report.graph_operations);
+  text += graph_text(report);
   if (report.step.sampled > 0)
     text +=
         fmt::format("; per step: pull {:.1f}, compute {:.1f}, push {:.1f}, wait {:.1f} us, idle {:.0f} %",

@@ -35,8 +35,8 @@ TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   Bench bench;
   const Stream s = bench.stream();
   bench.run(kernels().pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
-  bench.run(kernels().send_pieces(nullptr, 0, nullptr, false, s));
-  bench.run(kernels().send_pieces(nullptr, 0, nullptr, true, s));
+  bench.run(kernels().send_pieces(nullptr, 0, nullptr, false, nullptr, s));
+  bench.run(kernels().send_pieces(nullptr, 0, nullptr, true, nullptr, s));
   bench.run(kernels().add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
   ps_shm::train::ModelKernels& k = model_kernels();
   bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));

@@ -245,10 +245,31 @@ TEST_CASE("send: pieces of any size and alignment arrive and are reported") {
   }
   const auto pieces = pinned(list);
   bench.run(kernels().send_pieces(pieces.on_device(), static_cast<std::uint32_t>(list.size()), arrived.on_device(),
-                                  false, bench.stream()));
+                                  false, nullptr, bench.stream()));
   CHECK(differing({to.host().begin(), to.host().end()}, expected) == 0);
   CHECK(std::count(arrived.host().begin(), arrived.host().end(), 1U) == std::ptrdiff_t(list.size()));
   CHECK(arrived.host().back() == 0);
+}
+
+TEST_CASE("send: behind a gate that is cancelled nothing is sent, behind an open one all") {
+  Bench bench;
+  const auto values = random_floats(1000, 4);
+  const auto gradient = bench.put(values);
+  const auto to = pinned(std::vector<float>(values.size(), kGuard));
+  const auto arrived = pinned(std::vector<std::uint32_t>(1, 0));
+  const auto gate = pinned(std::vector<std::uint32_t>(1, kernels_of::kGateCancelled));
+  const auto pieces = pinned(std::vector<SentPiece>{
+      {.from = gradient.on_device(), .to = to.on_device(), .count = std::uint32_t(values.size()), .pad = 0}});
+  const auto send = [&] {
+    bench.run(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false, gate.on_device(), bench.stream()));
+  };
+  send();
+  CHECK(differing({to.host().begin(), to.host().end()}, std::vector<float>(values.size(), kGuard)) == 0);
+  CHECK(arrived.host()[0] == 0);
+  gate.host()[0] = kernels_of::kGateOpen;
+  send();
+  CHECK(differing({to.host().begin(), to.host().end()}, values) == 0);
+  CHECK(arrived.host()[0] == 1);
 }
 
 // In device memory, where adds are atomic on every GPU.

@@ -1,15 +1,19 @@
 // Disturbances of a GPU worker's training: torn pulls, refused graphs, delays, failures, stops, changes.
 #include "support/gpu_training.hpp"
 
+#include <atomic>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
 
 #include "ps_shm/job_control.hpp"
+#include "ps_shm/server.hpp"
 #include "support/processes.hpp"
 
 using namespace ps_shm;
@@ -23,22 +27,35 @@ using test::train_job;
 using test::Trained;
 using test::worst_difference;
 
-TEST_CASE("gpu training: a step whose pull was torn is computed again") {
-  for (const bool waits : {true, false}) {
+TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent again if it is one graph") {
+  // In the last two the shard grows meanwhile and is registered again: no graph of before may run then.
+  struct Case {
+    bool waits, has_graphs, grows;
+  };
+  for (const auto& [waits, has_graphs, grows] :
+       {Case{true, false, false}, {false, false, false}, {true, true, false}, {false, true, false}, {true, true, true},
+        {false, true, true}}) {
+    CAPTURE(waits);
+    CAPTURE(has_graphs);
+    CAPTURE(grows);
     Box box({.stream_waits = waits});
-    box.cuda.fail("begin_capture", 0, device::kNotSupported);
+    if (!has_graphs) box.cuda.fail("begin_capture", 0, device::kNotSupported);
     JobConfig config = job(Mode::kAsync, 1, 40);
     const Trained expected = train_job(config, "mlp", {{}});
     config.job = test::unique_job_name();
     config.max_workers = 2;
     std::unique_ptr<Worker> other;
     std::optional<Variable> weights;
-    int pulls = 0;
+    int pulls = 0, more = 0;
     // Pushes zeros to what is being copied: the version changes, the values do not; in the end the CPU copies.
     box.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || (pulls++ / 3) % 2 != 0) return;
       if (!other) other = std::make_unique<Worker>(member(config, 1));
       if (!weights) weights = other->variable("hid_w");
+      if (grows && more < 4) {  // and buffers change hands
+        const VariableSpec spec{.name = "more" + std::to_string(more++), .shape = {20011}};
+        other->push(other->variable(spec, [](std::span<float>) {}), std::vector<float>(20011, 1.0F));
+      }
       for (int i = 0; i < 6; ++i) other->push(*weights, std::vector<float>(weights->element_count(), 0.0F));
     };
     train::TrainOptions options;
@@ -53,7 +70,9 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again") {
       // Kernel by kernel, so that each step, computed once or again, is a call of its own.
       const std::size_t bounced = result.gpu->transfers.bounced_chunks;
       CHECK(bounced > 1);
-      CHECK(box.cuda.count("softmax_cross_entropy") >= result.last.steps + bounced);
+      CHECK((result.gpu->transfers.registrations > 3) == grows);
+      if (!has_graphs) CHECK(box.cuda.count("softmax_cross_entropy") >= result.last.steps + bounced);
+      CHECK(result.gpu->graph == (has_graphs ? train::GraphScope::kStep : train::GraphScope::kNone));
       for (std::size_t i = 0; i < expected.parameters.size(); ++i)
         for (std::size_t k = 0; k < expected.parameters[i].size(); ++k)
           if (std::abs(result.parameters[i][k] - expected.parameters[i][k]) > kRounding)
@@ -100,6 +119,21 @@ TEST_CASE("gpu training: if no graph can be created, it is reported once and ker
   }
 }
 
+TEST_CASE("gpu training: a driver that refuses waits in graphs has the wait before the graph") {
+  Box box;
+  box.cuda.fail("end_capture", 1, device::kNotSupported);  // the first graph is that of what is computed
+  train::TrainOptions options;
+  options.gpu = box.place();
+  options.warn = [&](const std::string& line) { FAIL(line); };
+  JobConfig config = job(Mode::kSync, 1, 60);
+  const Trained trained = train_job(config, "mlp", {options});
+  CHECK(trained.results[0].gpu->graph == train::GraphScope::kStep);
+  CHECK(trained.results[0].gpu->graph_operations == 14);
+  CHECK(box.cuda.count("wait_value") > 50);
+  config.job = test::unique_job_name();
+  CHECK(worst_difference(trained, train_job(config, "mlp", {{}})) < kRounding);
+}
+
 TEST_CASE("gpu training: a straggler waits before its push, as often and as long as requested") {
   Box box;
   train::TrainOptions options;
@@ -120,6 +154,8 @@ TEST_CASE("gpu training: a GPU that fails is an error that names the call, witho
   for (const char* call : {"allocate", "multiply", "gather_rows", "record", "launch", "wait_value"}) {
     CAPTURE(std::string(call));
     Box box;
+    if (call == std::string("wait_value"))  // otherwise the graph waits, which no call starts
+      for (int tries = 2; tries > 0; --tries) box.cuda.fail("end_capture", 1, device::kNotSupported);
     box.cuda.fail(call, call == std::string("allocate") ? 1 : 3, device::kInvalidValue);
     train::TrainOptions options;
     options.gpu = box.place();
@@ -137,6 +173,44 @@ TEST_CASE("gpu training: a job that ends or is told to stop while the next step 
   const Trained trained = train_job(job(Mode::kAsync, 1, 0), "mlp", {options});
   CHECK(trained.results[0].is_interrupted);
   CHECK(trained.results[0].last.steps > 0);
+}
+
+// The next step is one graph that waits for this one. In sync mode what it sent would overwrite the gradient of this step,
+// which other workers may still read.
+TEST_CASE("gpu training: if the job ends while a step waits for its peers, nothing of the next step is sent") {
+  constexpr std::size_t kSteps = 20;
+  Box box;
+  std::atomic<std::size_t> sent{0};
+  box.cuda.before_report = [&](std::size_t piece) { sent += piece == 0 ? 1 : 0; };
+  const JobConfig config = job(Mode::kSync, 2, 0);
+  Server server(config);
+  Worker worker(member(config, 0));
+  std::optional<Worker> peer(member(config, 1));
+  const train::Dataset& data = digits().train;
+  const auto model = train::make_model("mlp", data.features, data.classes);
+  std::thread trains([&] {
+    train::TrainOptions options;
+    options.gpu = box.place();
+    const train::TrainResult result = train::train(worker, *model, data, options);
+    CHECK(result.gpu->graph == train::GraphScope::kStep);
+    CHECK(result.last.steps == kSteps);
+    worker.leave();
+  });
+  std::vector<Variable> variables;
+  for (const train::ParameterSpec& spec : model->parameters()) variables.push_back(peer->variable(spec.name));
+  for (std::size_t step = 0; step < kSteps; ++step) {
+    for (const Variable& variable : variables) peer->push(variable, std::vector<float>(variable.element_count(), 0.0F));
+    peer->step();
+  }
+  // Of the steps 1 to kSteps + 1 all but the first two are graphs, and so is the next one, which has been enqueued.
+  CHECK(test::eventually([&] { return box.cuda.count("launch") == kSteps && sent == kSteps + 1; }));
+  ServeHooks hooks;
+  hooks.stop_requested = [] { return true; };
+  std::thread serves([&] { server.serve(hooks); });
+  trains.join();
+  CHECK(sent == kSteps + 1);
+  peer.reset();
+  serves.join();
 }
 
 TEST_CASE("gpu training: a rate that is changed while the job runs applies from the GPU's next local step") {

@@ -239,7 +239,7 @@ TEST_CASE("kernel protocols: a sent piece is reported by a release when all of i
       std::size_t reports = 0, missing = 0;
       on.run(
           [&] {
-            return on.kernels.send_pieces(pieces.on_device(), kPieces, arrived.on_device(), as_bfloat16, on.stream());
+            return on.kernels.send_pieces(pieces.on_device(), kPieces, arrived.on_device(), as_bfloat16, nullptr, on.stream());
           },
           [&](const Noted& one) {
             if (one.access != Access::kStoreRelease) return;

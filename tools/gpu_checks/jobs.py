@@ -51,8 +51,13 @@ def sum_up(runs):
             "step_us": {part: median_of(gpu["step_us"][part] for gpu in gpus if "step_us" in gpu) for part in PARTS},
             "redone_chunks": sum(gpu["redone_chunks"] for gpu in gpus),
             "bounced_chunks": sum(gpu["bounced_chunks"] for gpu in gpus),
-            "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph_operations": gpus[0]["graph_operations"]}
+            "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph": gpus[0]["graph"],
+            "graph_operations": gpus[0]["graph_operations"]}
 
+
+# What one launch of a step starts, by a worker's JSON.
+GRAPHS = {"step": "2 a step: the batch, and {} operations from the pull to the push", "none": "each operation of a step by itself",
+          "compute": "4 a step: the batch, the pull, {} operations that compute, and the push"}
 
 # Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or not. A worker
 # that has a GPU to itself says how long the GPU waits; of several on one, each says how long its own stream does.
@@ -94,8 +99,7 @@ def train(report, tools, mnist, quick):
                       f"({one['cuda_no_stream_waits_steps_per_second']:,.0f} without stream waits, "
                       f"{one['cuda_one_worker_steps_per_second']:,.0f} of one worker), "
                       f"{one['cpu_steps_per_second']:,.0f} on the CPU")
-        report.figure(f"training, {mode}, launches", f"{one['graph_operations']} operations of a step in one launch" if one["graph_operations"]
-                      else "each operation of a step by itself")
+        report.figure(f"training, {mode}, launches", GRAPHS[one["graph"]].format(one["graph_operations"]))
         if timed:
             times = ", ".join(f"{part} {one['step_us'][part]:.1f}" for part in PARTS)
             report.figure(f"training, {mode}, a step in us", f"{times}; a worker's stream waits {one['idle_share']:.0%} of the "

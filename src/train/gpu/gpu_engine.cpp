@@ -4,11 +4,13 @@
 //   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
 //   CPU             | apply pieces | step() | open | (next batch) | apply ...
 //
-// A torn pull is repaired by the link; the computation based on it is repeated.
+// All of step k+1 is one graph where that is possible; behind the gate nobody reads what push k has sent any more. A torn
+// pull is repaired by the link; the computation based on it is repeated, and then sent by itself.
 #include <fmt/format.h>
 
 #include <chrono>
 #include <optional>
+#include <utility>
 
 #include "device/gpu_link.hpp"
 #include "ps_shm/errors.hpp"
@@ -52,23 +54,31 @@ class GpuEngine final : public Engine {
         stream_(static_cast<device::Stream>(link_->stream())),
         batches_(parts.data, parts.batch() * parts.push_every(), parts.seed(), parts.worker.rank(),
                  parts.worker.examples_before(), place_.resident_share, cuda_, *place_.kernels),
-        steps_(parts, parameters_, gradients_, batches_, stream_),
+        steps_(parts, parameters_, gradients_, batches_, *link_),
         timeline_(cuda_, stream_, parts.options.trace) {
     batches_.prepare(slot_);
   }
 
-  ~GpuEngine() override { open(); }  // otherwise the stream would never finish
+  ~GpuEngine() override { cancel(); }  // otherwise the stream would never finish
 
   void pull() override {
     if (!is_enqueued_) {
-      timeline_.mark(GpuTimeline::kOpened);
-      link_->start_pull();
-      enqueue_compute();
+      rate_ = present_rate();
+      is_whole_ = has_whole();
+      if (is_whole_) {
+        steps_.enqueue_whole(slot_, false);
+      } else {
+        timeline_.mark(GpuTimeline::kOpened);
+        link_->start_pull();
+        enqueue_compute();
+      }
     }
     const bool has_moved = link_->finish_pull();
     // Behind a gate the rate is that of before the step; the runtime settings may have changed it.
     if (has_moved || (was_gated_ && rate_ != present_rate())) {
       timeline_.drop();
+      if (std::exchange(is_whole_, false)) GpuLinkAccess::discard_recorded_push(*link_);
+      rate_ = present_rate();
       enqueue_compute();
     }
     is_enqueued_ = was_gated_ = false;
@@ -93,11 +103,17 @@ class GpuEngine final : public Engine {
     if (!is_push_started_) start_push();
     is_push_started_ = false;
     slot_ = other(slot_);
+    rate_ = present_rate();
+    is_whole_ = has_whole();
     if (link_->can_wait() && parts_.push_every() <= kMaxGatedSteps && !steps_.has_changing_rates() &&
-        steps_.is_known(slot_, present_rate())) {
+        steps_.is_known(slot_, rate_, is_whole_)) {
       is_gate_closed_ = is_enqueued_ = was_gated_ = true;
-      link_->start_pull_when_opened(timeline_.event(GpuTimeline::kOpened));
-      enqueue_compute();
+      if (is_whole_) {
+        steps_.enqueue_whole(slot_, true);
+      } else {
+        link_->start_pull_when_opened(timeline_.event(GpuTimeline::kOpened));
+        enqueue_compute();
+      }
     }
     link_->finish_push();
     timeline_.read();
@@ -118,7 +134,7 @@ class GpuEngine final : public Engine {
   }
 
   void finish(TrainResult& result) override {
-    open();
+    cancel();
     if (is_enqueued_) static_cast<void>(link_->finish_pull());  // discarded
     is_enqueued_ = false;
     device::check(cuda_, cuda_.synchronize(stream_), "finish its work");
@@ -128,6 +144,7 @@ class GpuEngine final : public Engine {
     report.transfers = link_->transfers();
     report.step = timeline_.means();
     report.is_resident = batches_.is_resident();
+    report.graph = steps_.graph_scope();
     report.graph_operations = steps_.graph_operations();
   }
 
@@ -139,22 +156,33 @@ class GpuEngine final : public Engine {
     return parts_.has_local_steps() ? local_rate(parts_.worker, parts_.options, parts_.worker.global_step()) : 0.0F;
   }
 
+  // Not in a sampled step: its events lie between the parts.
+  bool has_whole() const { return !timeline_.is_sampled() && steps_.has_whole(slot_, rate_); }
+
   void enqueue_compute() {
     timeline_.mark(GpuTimeline::kPulled);
-    rate_ = present_rate();
     steps_.enqueue(slot_, rate_);
     timeline_.mark(GpuTimeline::kComputed);
   }
 
   void start_push() {
     timeline_.mark(GpuTimeline::kSending);
-    link_->start_push();
+    if (std::exchange(is_whole_, false))
+      GpuLinkAccess::start_recorded_push(*link_);
+    else
+      link_->start_push();
     timeline_.end_step();
     is_push_started_ = true;
   }
 
   void open() {
     if (is_gate_closed_) link_->open();
+    is_gate_closed_ = false;
+  }
+
+  // The stream gets to its end, but nothing is sent: others may still read the last gradient.
+  void cancel() {
+    if (is_gate_closed_) GpuLinkAccess::cancel(*link_);
     is_gate_closed_ = false;
   }
 
@@ -169,6 +197,7 @@ class GpuEngine final : public Engine {
   GpuTimeline timeline_;
   std::size_t slot_ = 0;      // of the step in progress
   bool is_enqueued_ = false;  // its pull and compute
+  bool is_whole_ = false;     // with its push, in one graph
   bool was_gated_ = false, is_gate_closed_ = false, is_push_started_ = false;
   float rate_ = 0.0F;  // with which it was enqueued
   float loss_ = 0.0F;

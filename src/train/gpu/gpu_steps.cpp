@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <utility>
 
 #include "ps_shm/errors.hpp"
 #include "train/loop/local_steps.hpp"
@@ -24,32 +23,35 @@ GpuArrays::GpuArrays(std::span<const ParameterSpec> specs, device::CudaCalls& cu
 }
 
 GpuSteps::GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const GpuArrays& gradients,
-                   GpuBatches& batches, device::Stream stream)
+                   GpuBatches& batches, GpuLink& link)
     : parts_(parts),
       cuda_(*parts.options.gpu->cuda),
       kernels_(*parts.options.gpu->kernels),
       parameters_(parameters),
       gradients_(gradients),
       batches_(batches),
-      stream_(stream),
+      link_(link),
+      stream_(static_cast<device::Stream>(link.stream())),
       model_(parts.model, parts.batch(), cuda_, kernels_),
       losses_(cuda_, GpuBatches::kSlots),
       may_capture_(!has_changing_rates()) {
   if (parts.has_local_steps()) own_.emplace(parts.model.parameters(), cuda_);
   check(kernels_.load(), "load the model's kernels");
-  kernels_.prepare_products(stream);
+  kernels_.prepare_products(stream_);
 }
 
 GpuSteps::~GpuSteps() {
   static_cast<void>(cuda_.synchronize(stream_));
-  for (Step& step : steps_) drop_graph(step);
+  for (Step& step : steps_) {
+    drop(step.computed);
+    drop(step.whole);
+  }
   kernels_.release_products(stream_);
 }
 
-void GpuSteps::drop_graph(Step& step) {
-  if (step.graph != nullptr) static_cast<void>(cuda_.destroy_graph(std::exchange(step.graph, nullptr)));
-  step.operations = 0;
-  step.was_launched = false;
+void GpuSteps::drop(Recorded& recorded) {
+  if (recorded.graph != nullptr) static_cast<void>(cuda_.destroy_graph(recorded.graph));
+  recorded = {};
 }
 
 bool GpuSteps::has_changing_rates() const {
@@ -57,49 +59,111 @@ bool GpuSteps::has_changing_rates() const {
   return parts_.has_local_steps() && (schedule.kind != Schedule::Kind::kConstant || schedule.warmup_steps > 0);
 }
 
+void GpuSteps::launch(Recorded& recorded) {
+  check(cuda_.launch(recorded.graph, stream_), "launch a graph");
+  recorded.was_launched = true;
+}
+
 void GpuSteps::enqueue(std::size_t slot, float rate) {
   Step& step = steps_[slot];
   batches_.await(slot, stream_);
-  if (step.graph != nullptr && step.rate == rate) {
-    check(cuda_.launch(step.graph, stream_), "launch a graph");
-    step.was_launched = true;
-    return;
-  }
+  if (step.computed.is_for(rate)) return launch(step.computed);
   enqueue_kernels(slot, rate);
   step.has_run = true;
   step.ran_at = rate;
 }
 
-bool GpuSteps::is_known(std::size_t slot, float rate) const {
-  const Step& step = steps_[slot];
-  if (step.graph != nullptr && step.rate == rate) return step.was_launched;
+bool GpuSteps::has_whole(std::size_t slot, float rate) const {
+  const Recorded& whole = steps_[slot].whole;
+  return whole.is_for(rate) && whole.number == GpuLinkAccess::recording_number(link_);
+}
+
+void GpuSteps::enqueue_whole(std::size_t slot, bool waits) {
+  Recorded& whole = steps_[slot].whole;
+  if (waits)
+    GpuLinkAccess::start_recorded_when_opened(link_, whole.has_gate);
+  else
+    GpuLinkAccess::start_recorded(link_);
+  batches_.await(slot, stream_);
+  launch(whole);
+}
+
+bool GpuSteps::is_known(std::size_t slot, float rate, bool is_whole) const {
+  const Recorded& recorded = is_whole ? steps_[slot].whole : steps_[slot].computed;
+  if (recorded.is_for(rate)) return recorded.was_launched;
   return steps_[0].has_run || steps_[1].has_run;
 }
 
+GraphScope GpuSteps::graph_scope() const {
+  if (steps_[0].whole.operations + steps_[1].whole.operations > 0) return GraphScope::kStep;
+  return steps_[0].computed.operations + steps_[1].computed.operations > 0 ? GraphScope::kCompute : GraphScope::kNone;
+}
+
+std::size_t GpuSteps::graph_operations() const {
+  const auto largest = [this](Recorded Step::*which) {
+    return std::max((steps_[0].*which).operations, (steps_[1].*which).operations);
+  };
+  return largest(graph_scope() == GraphScope::kStep ? &Step::whole : &Step::computed);
+}
+
 void GpuSteps::capture(std::size_t slot) {
+  if (!may_capture_ || !steps_[slot].has_run) return;
+  capture_computed(slot);
+  if (may_capture_ && may_capture_whole_ && GpuLinkAccess::can_record(link_)) capture_whole(slot);
+}
+
+void GpuSteps::capture_computed(std::size_t slot) {
   Step& step = steps_[slot];
-  if (!may_capture_ || !step.has_run || (step.graph != nullptr && step.rate == step.ran_at)) return;
-  drop_graph(step);
+  if (step.computed.is_for(step.ran_at)) return;
   std::string why;
+  if (record(step.computed, step.ran_at, why, [&] { enqueue_kernels(slot, step.ran_at); })) return;
+  may_capture_ = false;
+  warn("GPU steps are enqueued kernel by kernel because no CUDA graph can be created", why);
+}
+
+void GpuSteps::capture_whole(std::size_t slot) {
+  Step& step = steps_[slot];
+  if (has_whole(slot, step.ran_at)) return;
+  const auto try_with = [&](bool has_gate, std::string& why) {
+    const bool is_recorded = record(step.whole, step.ran_at, why, [&] {
+      GpuLinkAccess::record_step(link_, has_gate, [&] { enqueue_kernels(slot, step.ran_at); });
+    });
+    step.whole.number = GpuLinkAccess::recording_number(link_);
+    step.whole.has_gate = has_gate;
+    return is_recorded;
+  };
+  std::string why;
+  if (link_.can_wait() && may_capture_gate_) {
+    if (try_with(true, why)) return;
+    may_capture_gate_ = false;  // a driver may refuse waits in graphs
+  }
+  if (try_with(false, why)) return;
+  may_capture_whole_ = false;
+  warn("a step's pull and push are launched by themselves because no CUDA graph with them can be created", why);
+}
+
+bool GpuSteps::record(Recorded& recorded, float rate, std::string& why, const std::function<void()>& enqueue_all) {
+  drop(recorded);
+  why.clear();
   device::CudaError error = cuda_.begin_capture(stream_);
   if (error == device::kSuccess) {
     try {
-      enqueue_kernels(slot, step.ran_at);
+      enqueue_all();
     } catch (const Error& refused) {
       why = refused.what();
     }
-    error = cuda_.end_capture(stream_, step.graph, step.operations);
+    error = cuda_.end_capture(stream_, recorded.graph, recorded.operations);
   }
-  step.rate = step.ran_at;
-  if (error == device::kSuccess && why.empty()) return;
+  recorded.rate = rate;
+  if (error == device::kSuccess && why.empty()) return true;
   static_cast<void>(cuda_.last_error());
-  may_capture_ = false;
-  drop_graph(step);
+  drop(recorded);
   if (why.empty()) why = cuda_.error_text(error);
-  if (parts_.options.warn)
-    parts_.options.warn(
-        fmt::format("worker {}: GPU steps are enqueued kernel by kernel because no CUDA graph can be created: {}",
-                    parts_.worker.rank(), why));
+  return false;
+}
+
+void GpuSteps::warn(const std::string& what, const std::string& why) const {
+  if (parts_.options.warn) parts_.options.warn(fmt::format("worker {}: {}: {}", parts_.worker.rank(), what, why));
 }
 
 void GpuSteps::enqueue_kernels(std::size_t slot, float rate) {

@@ -1,5 +1,6 @@
 // What a step computes on a GPU, from pulled parameters to what is pushed: a gradient, or the difference made by some
-// local steps. Recorded into a graph after its first run, so that enqueueing it again costs one call.
+// local steps. Recorded into graphs after its first run, so that enqueueing it again costs one call: one graph of what is
+// computed and, where the link's transfers allow it, one of the whole step with its pull and push.
 //
 // The pulled parameters are only read, so a step whose parameters have changed is simply enqueued again. One thread.
 #pragma once
@@ -8,10 +9,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "device/gpu_link.hpp"
 #include "device/resources.hpp"
 #include "train/gpu/gpu_batches.hpp"
 #include "train/gpu/gpu_model.hpp"
@@ -35,24 +39,31 @@ class GpuArrays {
 
 class GpuSteps {
  public:
-  // All arguments outlive this object. All work is enqueued on `stream`.
+  // All arguments outlive this object. All work is enqueued on the link's stream.
   GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const GpuArrays& gradients, GpuBatches& batches,
-           device::Stream stream);
+           GpuLink& link);
   ~GpuSteps();  // waits for the stream
   GpuSteps(const GpuSteps&) = delete;
   GpuSteps& operator=(const GpuSteps&) = delete;
 
-  // Enqueues a step on the slot's examples; local steps use `rate`. Throws Error.
+  // Enqueues what a step computes of the slot's examples; local steps use `rate`. Throws Error.
   void enqueue(std::size_t slot, float rate);
 
-  // Records the slot's step into a graph, if it ran kernel by kernel and can be expected to run again unchanged.
+  // Whether a graph of the whole step, from the pull to the push, is ready for this slot and rate.
+  bool has_whole(std::size_t slot, float rate) const;
+
+  // Enqueues that graph instead of a pull, enqueue() and a push; `waits`: behind the link's gate, until it is opened.
+  // Requires: has_whole(). Throws Error.
+  void enqueue_whole(std::size_t slot, bool waits);
+
+  // Records the slot's step into graphs, if it ran kernel by kernel and can be expected to run again unchanged.
   // Throws nothing: if that is refused, reports it once and continues without. Requires: the slot's last step is done;
   // the stream does not wait for anything that this thread has yet to do.
   void capture(std::size_t slot);
 
-  // Whether enqueueing adds nothing new to the GPU. New objects (kernels, graphs) may have to wait for the stream,
-  // which then must not wait for this thread.
-  bool is_known(std::size_t slot, float rate) const;
+  // Whether enqueueing, of a whole step or of what it computes, adds nothing new to the GPU. New objects (kernels,
+  // graphs) may have to wait for the stream, which then must not wait for this thread.
+  bool is_known(std::size_t slot, float rate, bool is_whole) const;
 
   // The mean loss of the slot's last batch. Requires: the step is done.
   float loss(std::size_t slot) const { return losses_.on_host()[slot]; }
@@ -60,22 +71,35 @@ class GpuSteps {
   // Whether the rate of local steps depends on the global step: then no two steps are identical.
   bool has_changing_rates() const;
 
-  // The operations in the graph that is a step; 0: its kernels are enqueued one by one.
-  std::size_t graph_operations() const { return std::max(steps_[0].operations, steps_[1].operations); }
+  // What the graph of most steps covers, and the operations in it.
+  GraphScope graph_scope() const;
+  std::size_t graph_operations() const;
 
  private:
-  struct Step {
+  struct Recorded {
     device::Graph graph = nullptr;
-    std::size_t operations = 0;  // in the graph
-    float rate = 0.0F;           // the rate in the graph
+    std::size_t operations = 0;
+    float rate = 0.0F;
     bool was_launched = false;
+    std::uint64_t number = 0;  // of a whole step: the link's
+    bool has_gate = false;     // of a whole step
+
+    bool is_for(float given) const { return graph != nullptr && rate == given; }
+  };
+  struct Step {
+    Recorded computed, whole;
     bool has_run = false;  // kernel by kernel
     float ran_at = 0.0F;
   };
 
   void enqueue_kernels(std::size_t slot, float rate);
   void enqueue_local_steps(std::size_t slot, float rate);
-  void drop_graph(Step& step);
+  void capture_computed(std::size_t slot);
+  void capture_whole(std::size_t slot);
+  bool record(Recorded& recorded, float rate, std::string& why, const std::function<void()>& enqueue_all);
+  void launch(Recorded& recorded);
+  void drop(Recorded& recorded);
+  void warn(const std::string& what, const std::string& why) const;
   void check(device::CudaError error, const char* what) { device::check(cuda_, error, what); }
 
   EngineParts parts_;
@@ -83,12 +107,13 @@ class GpuSteps {
   ModelKernels& kernels_;
   const GpuArrays &parameters_, &gradients_;
   GpuBatches& batches_;
+  GpuLink& link_;
   device::Stream stream_;
   std::optional<GpuArrays> own_;  // local steps: the worker's own copy
   GpuModel model_;
   device::PinnedMemory<float> losses_;
   std::array<Step, GpuBatches::kSlots> steps_;
-  bool may_capture_;
+  bool may_capture_, may_capture_whole_ = true, may_capture_gate_ = true;
 };
 
 }  // namespace ps_shm::train

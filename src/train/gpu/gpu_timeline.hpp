@@ -1,5 +1,5 @@
 // The phases of a step by the GPU's own clock: events on its stream, in one step of 64, because they cost time; with a
-// trace in every second one.
+// trace in every second one. Such a step is enqueued in parts, between which the events are.
 //
 //   end of the previous push | wait (for the step, and its gate) | pull | compute | wait (for the CPU) | push
 #pragma once
@@ -26,6 +26,8 @@ class GpuTimeline {
   void mark(Mark which) {
     if (is_sampled_) device::check(cuda_, cuda_.record(events_[which].get(), stream_), "record an event");
   }
+
+  bool is_sampled() const { return is_sampled_; }
 
   // To be recorded by the caller; nullptr if the step is not sampled.
   void* event(Mark which) const { return is_sampled_ ? events_[which].get() : nullptr; }

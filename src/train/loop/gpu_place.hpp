@@ -34,6 +34,10 @@ struct GpuStepSeconds {
   double idle_share() const { return total() > 0 ? wait / total() : 0.0; }
 };
 
+// What one launch of a step starts: each operation by itself; what is computed; or also the pull before it, with the wait
+// for the step, and the transfer of the gradients behind it.
+enum class GraphScope { kNone, kCompute, kStep };
+
 struct GpuReport {
   std::string device;  // its name
   GpuTransfers transfers;
@@ -41,8 +45,8 @@ struct GpuReport {
       rows;  // of a sparse model, which has no other transfers and no times by the GPU's clock
   GpuStepSeconds step;
   bool is_resident = false;  // the training set is in the GPU's memory
-  // Kernels and copies of a step that one launch starts; 0: each is launched by itself.
-  std::size_t graph_operations = 0;
+  GraphScope graph = GraphScope::kNone;
+  std::size_t graph_operations = 0;  // waits, kernels and copies in it
 };
 
 }  // namespace ps_shm::train

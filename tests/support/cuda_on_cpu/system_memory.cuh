@@ -28,6 +28,7 @@ inline void store_single(T* to, T value, on_cpu::Access access) {
 
 inline float load_relaxed_system(const float* from) { return load_single(from); }
 inline std::uint64_t load_relaxed_system(const std::uint64_t* from) { return load_single(from); }
+inline std::uint32_t load_relaxed_system(const std::uint32_t* from) { return load_single(from); }
 inline float4 load_relaxed_system(const float4* from) {
   const auto* floats = reinterpret_cast<const float*>(on_cpu::whole(from, sizeof(float4)));
   return {load_single(floats), load_single(floats + 1), load_single(floats + 2), load_single(floats + 3)};
