@@ -53,7 +53,8 @@ cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint3
                         const std::uint32_t* gate, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>,
-                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived, gate);
+                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived,
+                gate);
 }
 
 }  // namespace ps_shm::kernels

@@ -39,7 +39,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
           fmt::format("variable '{}' is in-place, and its elements are not contiguous ({}): a GPU pulls its "
                       "rows (GpuRows); or use layout versioned",
                       state->name,
-                      state->is_hashed                    ? "partition-by hash"
+                      state->is_hashed                  ? "partition-by hash"
                       : state->dtype != DType::kFloat32 ? to_string(state->dtype)
                                                         : to_string(state->settings.rule)));
   }

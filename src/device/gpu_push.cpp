@@ -285,7 +285,8 @@ bool GpuLink::Push::is_only_sent() const noexcept {
   return link_.strategy.push == device::PushPath::kStaged && added_.empty();
 }
 
-void GpuLink::Push::enqueue_recorded() { send(sent_.size(), link_.gate_on_device()); }
+// What lies in a buffer of the worker's own may be overwritten at any time, so no kernel need look at the gate.
+void GpuLink::Push::enqueue_recorded() { send(sent_.size(), lands_in_segment() ? link_.gate_on_device() : nullptr); }
 
 // The launch of what sets them, or the gate before it, orders the stores.
 void GpuLink::Push::forget_arrivals() noexcept {

@@ -29,8 +29,8 @@ class TransferKernels {
   virtual CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
                                 kernels::ChunkFormat format, Stream stream) = 0;
   // Copies each chunk to its `to`, if requested rounded to bfloat16 (to nearest, ties to even; NaN stays NaN), about in
-  // the order of the list. After each chunk, stores 1 to arrived[i], released to the system. Does nothing if `gate`, unless it is
-  // nullptr, is cancelled by then (kGateCancelled).
+  // the order of the list. After each chunk, stores 1 to arrived[i], released to the system. Does nothing if there is a
+  // `gate` (not nullptr) that is cancelled by then (kGateCancelled).
   virtual CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
                                 bool as_bfloat16, const std::uint32_t* gate, Stream stream) = 0;
   // to[i] += scale * clip(from[i]) by one atomic add of system scope per element; clip: to +-clip_value if that is

@@ -261,7 +261,8 @@ TEST_CASE("send: behind a gate that is cancelled nothing is sent, behind an open
   const auto pieces = pinned(std::vector<SentPiece>{
       {.from = gradient.on_device(), .to = to.on_device(), .count = std::uint32_t(values.size()), .pad = 0}});
   const auto send = [&] {
-    bench.run(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false, gate.on_device(), bench.stream()));
+    bench.run(
+        kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false, gate.on_device(), bench.stream()));
   };
   send();
   CHECK(differing({to.host().begin(), to.host().end()}, std::vector<float>(values.size(), kGuard)) == 0);

@@ -32,9 +32,12 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
   struct Case {
     bool waits, has_graphs, grows;
   };
-  for (const auto& [waits, has_graphs, grows] :
-       {Case{true, false, false}, {false, false, false}, {true, true, false}, {false, true, false}, {true, true, true},
-        {false, true, true}}) {
+  for (const auto& [waits, has_graphs, grows] : {Case{true, false, false},
+                                                 {false, false, false},
+                                                 {true, true, false},
+                                                 {false, true, false},
+                                                 {true, true, true},
+                                                 {false, true, true}}) {
     CAPTURE(waits);
     CAPTURE(has_graphs);
     CAPTURE(grows);
@@ -175,8 +178,8 @@ TEST_CASE("gpu training: a job that ends or is told to stop while the next step 
   CHECK(trained.results[0].last.steps > 0);
 }
 
-// The next step is one graph that waits for this one. In sync mode what it sent would overwrite the gradient of this step,
-// which other workers may still read.
+// The next step is one graph that waits for this one. In sync mode what it sent would overwrite the gradient of this
+// step, which other workers may still read.
 TEST_CASE("gpu training: if the job ends while a step waits for its peers, nothing of the next step is sent") {
   constexpr std::size_t kSteps = 20;
   Box box;

@@ -4,8 +4,8 @@
 //   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
 //   CPU             | apply pieces | step() | open | (next batch) | apply ...
 //
-// All of step k+1 is one graph where that is possible; behind the gate nobody reads what push k has sent any more. A torn
-// pull is repaired by the link; the computation based on it is repeated, and then sent by itself.
+// Where possible, all of step k+1 is one graph; behind the gate nobody reads what push k has sent any more. A torn pull
+// is repaired by the link; the computation based on it is repeated, and then sent by itself.
 #include <fmt/format.h>
 
 #include <chrono>

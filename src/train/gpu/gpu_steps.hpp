@@ -1,6 +1,6 @@
 // What a step computes on a GPU, from pulled parameters to what is pushed: a gradient, or the difference made by some
-// local steps. Recorded into graphs after its first run, so that enqueueing it again costs one call: one graph of what is
-// computed and, where the link's transfers allow it, one of the whole step with its pull and push.
+// local steps. Recorded into graphs after its first run, so that enqueueing it again costs one call: one graph of what
+// is computed and, where the link's transfers allow it, one of the whole step with its pull and push.
 //
 // The pulled parameters are only read, so a step whose parameters have changed is simply enqueued again. One thread.
 #pragma once

@@ -34,8 +34,8 @@ struct GpuStepSeconds {
   double idle_share() const { return total() > 0 ? wait / total() : 0.0; }
 };
 
-// What one launch of a step starts: each operation by itself; what is computed; or also the pull before it, with the wait
-// for the step, and the transfer of the gradients behind it.
+// What one launch of a step starts: one operation; all that is computed; or also the pull before it, with the wait for
+// the step, and the transfer of the gradients behind it.
 enum class GraphScope { kNone, kCompute, kStep };
 
 struct GpuReport {
