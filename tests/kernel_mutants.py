@@ -58,6 +58,10 @@ MUTANTS = [
     ("send_pieces", "store_release_system(arrived + i, 1)", "store_release_system(arrived, 1)"),
     ("send_pieces", "begin = count / 4 * 4;", "begin = count / 4 * 4 + 1;"),
     ("bfloat16.cuh", "0x7fffU + (bits >> 16 & 1U)", "0x8000U"),
+    ("bfloat16.cuh", "low(v.x), high(v.x)", "high(v.x), low(v.x)"),
+    ("bfloat16.cuh", "high(v.w));\n    }\n    begin = count / 8 * 8;", "high(v.w));\n    }\n    begin = count / 8 * 8 + 1;"),
+    ("bfloat16.cuh", "__uint_as_float(static_cast<std::uint32_t>(from[i]) << 16)", "static_cast<float>(from[i])"),
+    ("widen_pieces", "i < count; i += gridDim.x", "i < count; i += count"),
     ("send_rows", "    __syncthreads();  // (gpu.G2)\n", ""),
     ("send_rows", "half /= 2) {\n      __syncthreads();", "half /= 2) {"),
     ("send_rows", "to[c] = shared[at];\n    __syncthreads();", "to[c] = shared[at];"),
@@ -111,7 +115,7 @@ MUTANTS = [
 
 # Mutants that no test can notice, with the reason.
 EQUIVALENT = {
-    29: "a piece's stores all lie before __syncthreads_or, or before the barrier that ends sum_together",
+    35: "a piece's stores all lie before __syncthreads_or, or before the barrier that ends sum_together",
 }
 
 SAMPLE = (5, 20, 22)  # two barriers of the seqlock, and the bound of its loop
@@ -173,7 +177,7 @@ def runs_for(name, build, quick):
                   "table_values.cuh": "test_row_kernels", "pull_keys": "test_gpu_table",
                   "pull_pieces": "test_transfer_kernels", "send_pieces": "test_transfer_kernels",
                   "add_pieces": "test_transfer_kernels", "sparse_gradient": "test_sparse_kernels",
-                  "bfloat16.cuh": "test_bfloat16"}.get(name, "test_kernels")
+                  "bfloat16.cuh": "test_bfloat16", "widen_pieces": "test_bfloat16"}.get(name, "test_kernels")
     if name in ("pull_pieces", "send_pieces", "send_rows"):
         yield [unit, "--source-file=*/unit/test_kernel_protocols.cpp"], "0"
     if name in ("pull_keys", "sort_rows"):

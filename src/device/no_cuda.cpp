@@ -72,6 +72,7 @@ class NoKernels final : public TransferKernels {
                         Stream) override {
     return kNone;
   }
+  CudaError widen_pieces(const kernels::WidenedPiece*, std::uint32_t, Stream) override { return kNone; }
   CudaError add_pieces(const kernels::AddedPiece*, std::uint32_t, float, float, bool, Stream) override { return kNone; }
   CudaError pull_rows(const kernels::RowTable&, const kernels::RowIds&, float*, std::uint64_t*, Stream) override {
     return kNone;
