@@ -31,18 +31,22 @@
 
 namespace PS_SHM_API ps_shm {
 
-// The transfer dtype of gradients: the type of an element on its way from the GPU to the host. Optimizer slots hold
-// float32 in either case.
+// A transfer dtype: the type of an element on its way between the GPU and the host. Variables, optimizer slots and device
+// memory hold float32 in either case.
 enum class Wire {
-  kFloat32,  // as the gradients are, without a conversion
-  kBfloat16  // rounded on the GPU to the nearest bfloat16, ties to even: a relative error of at most 2^-8
+  kFloat32,  // without a conversion
+  kBfloat16  // rounded to the nearest bfloat16, ties to even: a relative error of at most 2^-8. NaN stays NaN
 };
 
 // Options of a GpuLink.
 struct GpuOptions {
   int device = 0;              // CUDA's number of the GPU
-  Wire wire = Wire::kFloat32;  // transfer dtype of gradients
-  bool stream_waits = false;   // whether can_wait() may be true; only for a process that has one link, see there
+  Wire wire = Wire::kFloat32;  // transfer dtype of gradients: with kBfloat16 the GPU rounds them
+  // Transfer dtype of parameters: with kBfloat16 the worker's threads round each chunk into page-locked memory, and the
+  // GPU widens it to float32 in device memory. Pulls of at most 2 MiB are float32 all the same: launches cost more there
+  // than the bytes.
+  Wire pull_wire = Wire::kFloat32;
+  bool stream_waits = false;  // whether can_wait() may be true; only for a process that has one link, see there
   std::function<void(const std::string&)> warn;  // log callback: something was refused and costs speed; unset: stderr
 };
 
@@ -84,9 +88,11 @@ class GpuLink {
   void* stream() const noexcept;
 
   // Enqueues a pull of all variables. Work that is enqueued on the stream after it sees the parameters. Large models
-  // are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there.
+  // are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there. Chunks that
+  // the CPU copies itself, as with GpuOptions::pull_wire, are on their way when it returns.
   //
   // Throws: Error with kInvalidState if the previous pull is still in progress, kDevice if the GPU fails.
+  // Progress: lock-free, apart from the wait for the GPU.
   void start_pull();
 
   // Whether start_pull_when_opened() may be called: GpuOptions::stream_waits is set, and the device can wait for the

@@ -83,11 +83,12 @@ void GpuLink::Impl::plan() {
     input.has_additive_inplace |= state->adds_in_place();
   }
   input.pull_bytes = elements * sizeof(float);
+  input.rounds_pulls = options.pull_wire == Wire::kBfloat16;
   if (elements != 0)
     input.chunk_bytes =
         static_cast<std::size_t>(of_chunks / double(elements)) * sizeof(float) + sizeof(shm::BufferHeaderShm);
   strategy = device::choose_strategy(gpu, input);
-  if (strategy.pull != device::PullPath::kThroughHost) {
+  if (strategy.push != device::PushPath::kThroughHost) {
     std::set<std::uint32_t> used;
     for (const VariableState* state : states)
       for (const VariablePart& part : state->parts) used.insert(part.record.shard);

@@ -14,7 +14,7 @@ namespace ps_shm::device {
 using shm::PullPath;
 using shm::PushPath;
 
-// The largest pull whose chunks one kernel copies; the copy engine is used above it. Launching a kernel is cheaper than
+// The largest pull whose chunks one kernel copies; the copy engine is used above it, and bfloat16 where it is wanted. Launching a kernel is cheaper than
 // some dozens of copies, but by published figures it reads host memory at about two thirds of a copy engine's rate.
 // tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
@@ -39,6 +39,7 @@ struct StrategyInput {
   bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
   bool is_registered = true;          // false: registration has failed
   std::size_t chunk_bytes = kCopyEngineChunkBytes;  // of a chunk with its header, averaged over the bytes of a pull
+  bool rounds_pulls = false;                        // GpuOptions::pull_wire is bfloat16
 };
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);

@@ -88,6 +88,7 @@ class GpuMember {
     worker.pull(variables[i], out);
     return out;
   }
+  const float* device_parameters(std::size_t i) const { return parameters_[i].on_device(); }
   bool pull() {
     link->start_pull();
     return link->finish_pull();
@@ -207,8 +208,9 @@ inline void pushes_as_the_processor_does(GpuBox box) {
     }
 }
 
-// float -> bfloat16 -> float, to nearest, ties to even.
+// float -> bfloat16 -> float, to nearest, ties to even; NaN stays NaN.
 inline float through_bfloat16(float value) {
+  if (std::isnan(value)) return value;
   auto bits = std::bit_cast<std::uint32_t>(value);
   bits += 0x7fff + (bits >> 16 & 1);
   return std::bit_cast<float>(bits & 0xffff0000);
@@ -240,6 +242,76 @@ inline void rounds_gradients_to_bfloat16(GpuBox box) {
       CHECK(wrong == 0);
     }
   }
+}
+
+// Ties, NaN, infinities, subnormals, and what rounds to infinity; then values of all sizes.
+inline std::vector<float> hard_to_round(std::size_t count, unsigned seed) {
+  std::vector<float> values{0.0F, -0.0F};
+  for (const std::uint32_t upper : {0x3f80U, 0x3f81U, 0x0000U, 0x0001U, 0x007fU, 0x7f7fU, 0x7f80U, 0x7fffU})
+    for (const std::uint32_t lower : {0x0000U, 0x0001U, 0x7fffU, 0x8000U, 0x8001U, 0xffffU})
+      for (const std::uint32_t sign : {0U, 0x8000U})
+        values.push_back(std::bit_cast<float>((sign | upper) << 16 | lower));
+  std::mt19937 generator(seed);
+  while (values.size() < count) values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(generator())));
+  values.resize(count);
+  return values;
+}
+
+inline std::size_t count_unrounded(const std::vector<float>& pulled, const std::vector<float>& values) {
+  std::size_t wrong = pulled.size() == values.size() ? 0 : 1;
+  for (std::size_t k = 0; k < std::min(pulled.size(), values.size()); ++k)
+    wrong += std::isnan(values[k])
+                 ? !std::isnan(pulled[k])
+                 : std::bit_cast<std::uint32_t>(pulled[k]) != std::bit_cast<std::uint32_t>(through_bfloat16(values[k]));
+  return wrong;
+}
+
+// Of more than 2 MiB, in several windows: variables of one element, of odd sizes, and of many chunks.
+inline const std::vector<std::uint64_t> kRoundedSizes{1, 3, 5003, 900001, 1, 300007};
+
+inline void rounds_parameters_to_bfloat16(GpuBox box) {
+  GpuOptions options;
+  options.pull_wire = Wire::kBfloat16;
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+    for (const std::uint32_t threads : {1U, 3U})
+      for (const bool is_parted : {false, true}) {
+        INFO("layout " << std::string(to_string(layout)) << " threads " << threads << " parted " << is_parted);
+        JobConfig config = gpu_job(Mode::kAsync, layout);
+        config.threads = threads;
+        config.optimizer.rule = UpdateRule::kAdd;
+        if (is_parted) {
+          config.tasks = 3;
+          config.placement = Placement::kPartition;
+          config.chunk_bytes = kLargeChunk;
+        }
+        Server server(config);
+        GpuMember member(box, config, kRoundedSizes, options);
+        CHECK(member.link->transfers().strategy.find("pulls in bfloat16 through the host, pushes staged") == 0);
+        std::vector<std::vector<float>> values;
+        for (std::size_t i = 0; i < kRoundedSizes.size(); ++i) {
+          values.push_back(hard_to_round(kRoundedSizes[i], static_cast<unsigned>(i)));
+          member.worker.assign(member.variables[i], values[i]);
+        }
+        for (int round = 0; round < 2; ++round) {
+          CHECK_FALSE(member.pull());
+          for (std::size_t i = 0; i < values.size(); ++i)
+            CHECK(count_unrounded(member.parameters(i), member.pulled_by_processor(i)) == 0);
+          CHECK(count_unrounded(member.parameters(3), round == 0 ? values[3] : member.pulled_by_processor(3)) == 0);
+          member.set_gradients(1.0F);
+          static_cast<void>(member.pull());  // the versions come from it, and not from the pulls of the CPU
+          member.push();
+          member.worker.step();
+        }
+        CHECK(member.worker.staleness().max == 0);
+        CHECK(member.link->transfers().pulls == 4);
+        CHECK(member.warnings.empty());
+      }
+  const JobConfig config = gpu_job();
+  Server server(config);
+  GpuMember small(box, config, {70001, 1}, options);  // less than 2 MiB
+  CHECK_FALSE(small.pull());
+  CHECK(small.parameters(0) == small.pulled_by_processor(0));
+  CHECK(small.parameters(0)[37] == 259.0F);
 }
 
 // A pull that waits in the stream sees pushes made between its start and open().

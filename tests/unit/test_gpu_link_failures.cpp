@@ -24,7 +24,7 @@ TEST_CASE("gpu link: without registration it copies through the host, reports it
       JobConfig config = test::gpu_job(mode);
       config.optimizer.rule = UpdateRule::kAdd;
       Server server(config);
-      GpuMember member(fake.box, config, {1, 5003, 70001});
+      GpuMember member(fake.box, config, {1, 5003, 2500007, 70001});  // more windows than there is memory for
       for (int round = 0; round < 3; ++round) {
         static_cast<void>(member.pull());
         member.set_gradients(1.0F);
@@ -32,7 +32,7 @@ TEST_CASE("gpu link: without registration it copies through the host, reports it
         member.worker.step();
       }
       static_cast<void>(member.pull());
-      for (std::size_t i = 0; i < 3; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
+      for (std::size_t i = 0; i < 4; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
       CHECK(member.parameters(0)[0] == 3.0F);
       if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
       const std::vector<Event> events = JobView(config.job).events();
@@ -95,6 +95,10 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
     const char* call;
     device::CudaError error;
   };
+  struct Kind {
+    Layout layout;
+    Wire pull_wire;
+  };
   for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
                                            {"set_device", device::kInvalidDevice},
                                            {"load", 209},
@@ -111,14 +115,16 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
                                            {"wait", 999},
                                            {"wait_value", 999},
                                            {"pull_pieces", 98},
+                                           {"widen_pieces", 98},
                                            {"send_pieces", 98},
                                            {"add_pieces", 98}})
-    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
+    for (const Kind& kind : {Kind{Layout::kVersioned, Wire::kFloat32}, Kind{Layout::kVersioned, Wire::kBfloat16},
+                             Kind{Layout::kInplace, Wire::kFloat32}})
       for (int n = 0;; ++n) {
         REQUIRE(n < 200);
-        INFO(std::string(one.call) << " " << n);
+        INFO(std::string(one.call) << " " << n << " wire " << int(kind.pull_wire));
         FakeGpu fake({.native_atomics = true});
-        JobConfig config = adding(layout);
+        JobConfig config = adding(kind.layout);
         config.chunk_bytes = test::kLargeChunk;  // for the copy engine
         Server server(config);
         bool was_error = false;
@@ -130,7 +136,8 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
             fake.cuda.fail(one.call, n, one.error);
             GpuOptions options;
             options.stream_waits = true;
-            member.emplace(fake.box, config, layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
+            options.pull_wire = kind.pull_wire;
+            member.emplace(fake.box, config, kind.layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
                            options);
             static_cast<void>(member->pull());
             member->set_gradients(1.0F);

@@ -18,7 +18,17 @@ std::uint64_t note_bits(std::uint64_t word, unsigned first, unsigned bits) noexc
 }  // namespace
 
 const char* to_string(PullPath pull) noexcept {
-  return pull == PullPath::kKernel ? "kernel" : pull == PullPath::kCopyEngine ? "copy engine" : "through host";
+  switch (pull) {
+    case PullPath::kKernel:
+      return "kernel";
+    case PullPath::kCopyEngine:
+      return "copy engine";
+    case PullPath::kRounded:
+      return "bfloat16";
+    case PullPath::kThroughHost:
+      break;
+  }
+  return "through host";  // also for a number of a newer program
 }
 const char* to_string(PushPath push) noexcept { return push == PushPath::kStaged ? "staged" : "through host"; }
 
