@@ -156,7 +156,10 @@ check_by_rank() {
         [[ -n $wrong || $spec =~ ^(cpu|auto|cuda(:[0-9]+)?|simulated)$ ]] ||
           wrong="unknown device '$spec'; expected cpu, auto, cuda, cuda:N or simulated"
         ;;
-      wire) [[ -n $wrong || $spec == @(float32|bf16) ]] || wrong="unknown wire '$spec'; expected float32|bf16" ;;
+      wire)
+        [[ -n $wrong || $spec == @(float32|bf16|bf16-push) ]] ||
+          wrong="unknown wire '$spec'; expected float32|bf16|bf16-push"
+        ;;
     esac
     [[ -z $wrong ]] || return 0
   done

@@ -21,7 +21,7 @@ WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--w
          "--publish-every 0steps", "--publish-every 1-step", "--publish-every x-steps", "--threads 65", "--index-base 2", "--ps-tasks 1.5", "--",
          "--json --mode asink", "--workers three --help", "--steps", "--json --mode"]
 RIGHT = ["--mode A-Sync", "--workers 3", "--workers 2..5", "--workers 007", "--lr 1e-3", "--lr .5", "--lr 0", "--lr 5.", "--momentum 0.9e0",
-         "--delay 5ms", "--delay 1:5ms,all:10x@0.1", "--device cuda,2:cpu", "--device cuda:1", "--device 1:cuda:0", "--wire 0:bf16,float32",
+         "--delay 5ms", "--delay 1:5ms,all:10x@0.1", "--device cuda,2:cpu", "--device cuda:1", "--device 1:cuda:0", "--wire 0:bf16,float32,2:bf16-push",
          "--linger 5MIN", "--linger 3", "--max-part-bytes 4mib", "--chunk-bytes 64K", "--checkpoint-every 1000steps",
          "--checkpoint-every 5m", "--seed 18446744073709551615", "--numa 0,1", "--place w=0", "--json",
          "--json=false", "--job w", "--lr-schedule exp:0.5:100", "--save --x", "--mode sync --mode async"]

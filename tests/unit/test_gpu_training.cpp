@@ -145,6 +145,24 @@ TEST_CASE("gpu training: workers with and without GPUs train together, in every 
   }
 }
 
+TEST_CASE("gpu training: a model of more than 2 MiB trains with parameters and gradients of bfloat16") {
+  for (const bool can_register : {true, false}) {
+    CAPTURE(can_register);
+    Box box({.host_register = can_register});
+    std::vector<train::TrainOptions> options(2);  // one worker with a GPU, one without
+    options[0].gpu = box.place();
+    options[0].gpu->wire = options[0].gpu->pull_wire = Wire::kBfloat16;
+    const JobConfig config = can_register ? job(Mode::kSync, 2, 120) : job(Mode::kAsync, 2, 240);
+    const Trained found = train_job(config, "mlp", options, test::wide_digits());
+    CHECK(found.accuracy > 0.85);
+    REQUIRE(found.results[0].gpu);
+    const train::GpuReport& report = *found.results[0].gpu;
+    CHECK(report.transfers.strategy.find("pulls in bfloat16 through the host") == 0);
+    CHECK(box.cuda.count("widen_pieces") >= 2 * found.results[0].last.steps);  // in two windows
+    CHECK(report.transfers.pushes == found.results[0].last.steps);
+  }
+}
+
 // Counted between two runs of different length, between whose ends no step is timed.
 TEST_CASE("gpu training: a step is two launches, or four where the driver records no pull and push into a graph") {
   const std::vector<std::string> parts = {"pull_pieces", "send_pieces"};

@@ -84,12 +84,12 @@ train::Delay read_delay(const std::string& text) {
 }
 std::string write_delay(const train::Delay& delay) { return delay.is_none() ? "" : delay.to_string(); }
 std::string write_device(const device::DeviceChoice& device) { return to_string(device); }
-std::string write_wire(Wire wire) { return to_string(wire); }
+std::string write_wires(const Wires& wires) { return to_string(wires); }
 
-Wire read_wire(const std::string& text) {
-  for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16})
-    if (text == to_string(wire)) return wire;
-  throw Error(fmt::format("unknown wire '{}'; expected float32|bf16", text));
+Wires read_wires(const std::string& text) {
+  for (const Wires wires : {Wires(), Wires{Wire::kBfloat16, Wire::kBfloat16}, Wires{.gradients = Wire::kBfloat16}})
+    if (text == to_string(wires)) return wires;
+  throw Error(fmt::format("unknown wire '{}'; expected float32|bf16|bf16-push", text));
 }
 
 template <class Part>
@@ -267,8 +267,8 @@ const Settings<WorkerSettings>& worker_options() {
          "where to compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on a GPU, assigned by "
          "rank; cuda:N: on GPU N; simulated: on a simulated GPU",
          {.common = kWorker}},
-        {"wire", of_one(&W::wire, "float32|bf16", read_wire, write_wire), kWorkers, kWorker,
-         "transfer dtype of gradients from a GPU to host memory"},
+        {"wire", of_one(&W::wire, "float32|bf16|bf16-push", read_wires, write_wires), kWorkers, kWorker,
+         "transfer dtype between a GPU and host memory; bf16-push: of gradients only"},
         {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
          "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
          "file for each worker: FILE.0, FILE.1"},
@@ -311,8 +311,9 @@ const Settings<LaunchSettings>& launch_options() {
          "a GPU, assigned by rank; cuda:N: on GPU N; simulated: on a simulated GPU; cuda,2:cpu excepts rank 2; may be "
          "repeated",
          {.takes_all = true}},
-        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bf16", read_wire, write_wire), kWorkers, kLaunch,
-         "transfer dtype of gradients from a GPU to host memory; may be repeated", {.takes_all = true}},
+        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bf16|bf16-push", read_wires, write_wires), kWorkers,
+         kLaunch, "transfer dtype between a GPU and host memory; bf16-push: of gradients only; may be repeated",
+         {.takes_all = true}},
         {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
          "copy the parameters N times during training and evaluate the copies at the end; --json has loss against time",
          {.otherwise = "none"}},

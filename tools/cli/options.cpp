@@ -228,7 +228,7 @@ void complete_program(const CommandLine& line, LaunchSettings& settings) {
   settings.curve_points = 0;
   settings.delay = {};
   settings.delay_of_rank.clear();
-  settings.wire = Wire::kFloat32;
+  settings.wire = {};
   settings.wire_of_rank.clear();
   settings.workers_per_process = 1;
   const std::string& program = settings.program.front();
@@ -454,6 +454,8 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   }
 }
 
-std::string to_string(Wire wire) { return wire == Wire::kBfloat16 ? "bf16" : "float32"; }
+std::string to_string(const Wires& wires) {
+  return wires.parameters == Wire::kBfloat16 ? "bf16" : wires.gradients == Wire::kBfloat16 ? "bf16-push" : "float32";
+}
 
 }  // namespace ps_shm::tools

@@ -68,7 +68,7 @@ WorkerSettings evaluator_settings(const LaunchSettings& launch) {
   evaluator.threads.reset();
   evaluator.delay = {};
   evaluator.device = {};
-  evaluator.wire = Wire::kFloat32;
+  evaluator.wire = {};
   evaluator.record = "";
   evaluator.evaluate = true;
   evaluator.every = launch.evaluate_every;

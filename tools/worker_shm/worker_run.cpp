@@ -100,9 +100,13 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
   // All workers of a process use one GPU: that of the first one to come here.
   static const std::uint32_t process = rank / settings.workers_per_process;
   std::string log;
-  auto place = train::choose_gpu_place(settings.device, settings.wire, process, log);
-  // What waits for the device in one thread would wait for the gate of another.
-  if (place) place->stream_waits = !settings.training.no_stream_waits && settings.workers_per_process == 1;
+  auto place = train::choose_gpu_place(settings.device, process, log);
+  if (place) {
+    place->wire = settings.wire.gradients;
+    place->pull_wire = settings.wire.parameters;
+    // What waits for the device in one thread would wait for the gate of another.
+    place->stream_waits = !settings.training.no_stream_waits && settings.workers_per_process == 1;
+  }
   if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
   return place;
 }

@@ -30,8 +30,7 @@ void yield_in_waits_once(device::CudaCalls& cuda, int device) {
   cuda.known_gpus->yielding.insert(device);
 }
 
-std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
-                                         std::string& log) {
+std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, std::uint32_t rank, std::string& log) {
   if (choice.kind == device::DeviceChoice::Kind::kCpu) return {};
   device::CudaCalls& cuda = device::cuda_calls();
   const std::optional<device::GpuInfo> gpu = device::choose_gpu(choice, device::probe_gpus(cuda), rank, log);
@@ -40,7 +39,6 @@ std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wir
   yield_in_waits_once(cuda, gpu->device);  // this process is a worker_shm
   GpuPlace place;
   place.gpu = *gpu;
-  place.wire = wire;
   place.cuda = &cuda;
   place.transfers = &device::transfer_kernels();
   place.kernels = &model_kernels();

@@ -22,7 +22,6 @@ void yield_in_waits_once(device::CudaCalls& cuda, int device);
 
 // The GPU for the worker of this rank, near which it runs from now on; none for the CPU, with the reason in `log`
 // if a GPU was wanted. Throws Error if a GPU is required but not available.
-std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, Wire wire, std::uint32_t rank,
-                                         std::string& log);
+std::optional<GpuPlace> choose_gpu_place(const device::DeviceChoice& choice, std::uint32_t rank, std::string& log);
 
 }  // namespace ps_shm::train

@@ -36,6 +36,7 @@ GpuOptions link_options(const TrainOptions& options) {
   GpuOptions made;
   made.device = options.gpu->gpu.device;
   made.wire = options.gpu->wire;
+  made.pull_wire = options.gpu->pull_wire;
   made.stream_waits = options.gpu->stream_waits;
   made.warn = options.warn;
   return made;

@@ -17,7 +17,7 @@ class ModelKernels;  // train/gpu/model_kernels.hpp
 
 struct GpuPlace {
   device::GpuInfo gpu;
-  Wire wire = Wire::kFloat32;
+  Wire wire = Wire::kFloat32, pull_wire = Wire::kFloat32;  // transfer dtypes of gradients and of parameters
   bool stream_waits = false;    // steps are enqueued ahead, behind a stream wait: only for one worker per process
   double resident_share = 0.5;  // fraction of the free memory for the training set; otherwise it is sent batch by batch
   device::CudaCalls* cuda = nullptr;  // these three outlive their users
