@@ -11,8 +11,8 @@ inline constexpr std::uint64_t kPullPending = ~std::uint64_t{0};
 inline constexpr std::uint64_t kPullTorn = kPullPending - 1;
 inline constexpr int kPullAttempts = 3;
 
-// A stream waits at a gate, a word in host memory, until it is open or cancelled. Behind a cancelled one a graph sends
-// nothing: other workers may still read what was sent in the step before.
+// A stream waits at a gate, a word in host memory, until it is open or cancelled. Behind a cancelled one a graph stores
+// nothing to memory that other workers read: they may still read what was sent in the step before.
 inline constexpr std::uint32_t kGateClosed = 0, kGateOpen = 1, kGateCancelled = 2;
 
 // How the buffer of a versioned chunk is located from its word and checked by its stamp. The values come from the

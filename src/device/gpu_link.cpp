@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <utility>
 
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
@@ -135,10 +134,7 @@ void GpuLink::Impl::begin() {
   plan();
 }
 
-void GpuLink::Impl::open_gate(std::uint32_t how) noexcept {
-  if (std::exchange(is_recorded_step_ahead, false)) push->forget_arrivals();
-  gate.on_host()->store_release(how);  // (gpu.G4)
-}
+void GpuLink::Impl::open_gate(std::uint32_t how) noexcept { gate.on_host()->store_release(how); }  // (gpu.G4)
 
 std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
                                              std::span<float* const> parameters,
@@ -208,19 +204,19 @@ void GpuLinkAccess::record_step(GpuLink& link, bool has_gate, const std::functio
 
 void GpuLinkAccess::start_recorded(GpuLink& link) {
   GpuLink::Impl& impl = *link.impl_;
+  impl.worker.check_push();
   start_recorded_when_opened(link, true);
   impl.worker.note_pull();
   impl.open_gate(kernels::kGateOpen);
 }
 
-// Registers nothing anew, as begin() does: what was recorded has to stay valid. A pull with bounces is followed by a
-// push that was not recorded, which does it.
+// Unlike begin(), it never registers memory again, since what was recorded has to stay valid. A pull with bounces is
+// followed by a push that was not recorded, which does it.
 void GpuLinkAccess::start_recorded_when_opened(GpuLink& link, bool has_gate) {
   GpuLink::Impl& impl = *link.impl_;
   impl.check(impl.cuda.set_device(impl.options.device), "be used");
   impl.pull->begin();
   impl.close_gate();
-  impl.is_recorded_step_ahead = true;
   if (!has_gate) impl.wait_at_gate();
 }
 
@@ -228,6 +224,7 @@ void GpuLinkAccess::start_recorded_push(GpuLink& link) { link.impl_->push->start
 
 void GpuLinkAccess::discard_recorded_push(GpuLink& link) {
   link.impl_->check(link.impl_->cuda.synchronize(link.impl_->stream->get()), "finish its work");
+  link.impl_->push->forget_arrivals();
 }
 
 void GpuLinkAccess::cancel(GpuLink& link) noexcept { link.impl_->open_gate(kernels::kGateCancelled); }

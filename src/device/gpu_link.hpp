@@ -56,8 +56,7 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
   std::unique_ptr<device::OwnStream> stream;
   device::PinnedMemory<shm::AtomicShm<std::uint32_t>> gate;  // {1}: kGateClosed and so on (kernels/transfers.hpp)
   bool may_wait_on_stream = false;
-  std::uint64_t plans = 0;              // how often plan() has run: what was recorded before the last one is void
-  bool is_recorded_step_ahead = false;  // a graph that pulls and pushes waits at the gate
+  std::uint64_t plans = 0;  // how often plan() has run: what was recorded before the last one is void
   std::unique_ptr<Pull> pull;
   std::unique_ptr<Push> push;
 };
@@ -86,7 +85,7 @@ struct PS_SHM_HIDDEN GpuLinkAccess {
   static void start_recorded_push(GpuLink& link);
   // Instead: what the graph has sent is not used. Waits for the graph.
   static void discard_recorded_push(GpuLink& link);
-  // Like open(), but what waits sends no gradients: nothing is written to memory that others read.
+  // Like open(), but what waits stores nothing to memory that other workers read. Requires: no push is in progress.
   static void cancel(GpuLink& link) noexcept;
 };
 

@@ -195,6 +195,7 @@ void GpuLink::Push::plan() {
     if (!native) sent_without_native_ = sent_.size();
   }
   arrived_ = device::PinnedMemory<shm::AtomicShm<std::uint32_t>>(link_.cuda, sent_.size());
+  forget_arrivals();
   std::size_t at = 0;
   for (const bool native : {false, true})
     for (std::size_t i = 0; i < sources_.size(); ++i)
@@ -269,7 +270,6 @@ void GpuLink::Push::start() {
   adds_natively_ = !added_.empty() && live.clip_norm == 0 && live.stale_limit == 0;
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
-  forget_arrivals();
   send(adds_natively_ ? sent_without_native_ : sent_.size(), nullptr);
   link_.check(link_.cuda.record(all_sent_.get(), stream), "record an event");
 }
@@ -285,10 +285,12 @@ bool GpuLink::Push::is_only_sent() const noexcept {
   return link_.strategy.push == device::PushPath::kStaged && added_.empty();
 }
 
-// What lies in a buffer of the worker's own may be overwritten at any time, so no kernel need look at the gate.
+// A gate is cancelled while no push is being applied. A buffer of the worker's own may be overwritten then, so that no
+// kernel need look at the gate.
 void GpuLink::Push::enqueue_recorded() { send(sent_.size(), lands_in_segment() ? link_.gate_on_device() : nullptr); }
 
-// The launch of what sets them, or the gate before it, orders the stores.
+// Between pushes all are zero: a graph that sets them may have been launched before the last push is over. The launch, or
+// the gate before it, orders the stores.
 void GpuLink::Push::forget_arrivals() noexcept {
   for (auto& flag : arrived_.host()) flag.store_relaxed(0);  // (gpu.G1)
 }
@@ -314,6 +316,7 @@ void GpuLink::Push::start_native() {
 void GpuLink::Push::finish() {
   if (!is_under_way_) return;
   link_.worker.push(link_.variables, inputs_);
+  forget_arrivals();
   is_under_way_ = false;  // stays true after an error: it is unknown what has arrived by then
   ++link_.totals.pushes;
 }

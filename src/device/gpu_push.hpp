@@ -35,9 +35,9 @@ class PS_SHM_HIDDEN GpuLink::Push {
   // For a push that a graph makes. It can if all that it does is sending; then its arguments stay the same until the
   // next plan().
   bool is_only_sent() const noexcept;
-  void enqueue_recorded();          // the sending; behind a cancelled gate nothing is written that others read
-  void forget_arrivals() noexcept;  // before what was recorded may run
-  void start_recorded();            // once it has been launched, instead of start()
+  void enqueue_recorded();          // the sending; behind a cancelled gate it stores nothing that others read
+  void start_recorded();            // once the graph has been launched, instead of start()
+  void forget_arrivals() noexcept;  // of what was sent for nothing
   bool is_under_way() const noexcept { return is_under_way_; }
 
  private:

@@ -14,9 +14,9 @@ namespace ps_shm::device {
 using shm::PullPath;
 using shm::PushPath;
 
-// The largest pull whose chunks one kernel copies; the copy engine is used above it, and bfloat16 where it is wanted. Launching a kernel is cheaper than
-// some dozens of copies, but by published figures it reads host memory at about two thirds of a copy engine's rate.
-// tools/gpu_check measures both.
+// The largest pull whose chunks one kernel copies; above it, the copy engine is used, or bfloat16 where that is asked
+// for. Launching a kernel is cheaper than some dozens of copies, but by published figures it reads host memory at about
+// two thirds of a copy engine's rate. tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
 // Chunks that are smaller than this are copied by a kernel, however many there are: a copy engine needs about a

@@ -53,7 +53,8 @@ class PS_SHM_HIDDEN DevicePort {
   void count_pulls(std::uint64_t variables) const noexcept;
   void count_pull_retries(std::uint64_t retries) const noexcept;
 
-  // Throws Error if the worker cannot push now. To be called before landing_place() is filled.
+  // Throws Error if the worker cannot push now. To be called before landing_place() is filled, unless that waits for the
+  // end of a step.
   void check_push() const;
 
   // As Worker::push, with gradients that may still be arriving. Requires: one for each variable, of the variable's

@@ -273,6 +273,47 @@ TEST_CASE("send: behind a gate that is cancelled nothing is sent, behind an open
   CHECK(arrived.host()[0] == 1);
 }
 
+// The wait and the transfer at the ends of a recorded step. Launched for the first time with an open gate, since the
+// first launch of a graph may wait for the stream.
+TEST_CASE("send: a graph can wait on the stream at its gate, and sends once it is open, but not once it is cancelled") {
+  if (!cuda().can_wait_value()) {
+    MESSAGE("this driver has no waits");
+    return;
+  }
+  Bench bench;
+  const auto values = random_floats(1000, 4);
+  const auto gradient = bench.put(values);
+  const auto to = pinned(std::vector<float>(values.size(), kGuard));
+  const auto arrived = pinned(std::vector<std::uint32_t>(1, 0));
+  PinnedMemory<ps_shm::shm::AtomicShm<std::uint32_t>> gate(cuda(), 1);
+  gate.on_host()->store_release(kernels_of::kGateOpen);
+  const auto pieces = pinned(std::vector<SentPiece>{
+      {.from = gradient.on_device(), .to = to.on_device(), .count = std::uint32_t(values.size()), .pad = 0}});
+  REQUIRE(kernels().load() == kSuccess);
+  REQUIRE(cuda().begin_capture(bench.stream()) == kSuccess);
+  CHECK(cuda().wait_value(bench.stream(), gate.on_device(), kernels_of::kGateOpen) == kSuccess);
+  CHECK(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false,
+                              reinterpret_cast<const std::uint32_t*>(gate.on_device()), bench.stream()) == kSuccess);
+  Graph graph{};
+  std::size_t operations = 0;
+  REQUIRE(cuda().end_capture(bench.stream(), graph, operations) == kSuccess);
+  CHECK(operations >= 2);
+  bench.run(cuda().launch(graph, bench.stream()));
+  CHECK(arrived.host()[0] == 1);
+  for (const bool is_cancelled : {false, true}) {
+    CAPTURE(is_cancelled);
+    arrived.host()[0] = 0;
+    gate.on_host()->store_release(kernels_of::kGateClosed);
+    REQUIRE(cuda().launch(graph, bench.stream()) == kSuccess);
+    for (int looks = 0; looks < 1000; ++looks) REQUIRE(cuda().query(bench.stream()) == kNotReady);
+    CHECK(arrived.host()[0] == 0);
+    gate.on_host()->store_release(is_cancelled ? kernels_of::kGateCancelled : kernels_of::kGateOpen);
+    REQUIRE(cuda().synchronize(bench.stream()) == kSuccess);
+    CHECK(arrived.host()[0] == (is_cancelled ? 0 : 1));
+  }
+  CHECK(cuda().destroy_graph(graph) == kSuccess);
+}
+
 // In device memory, where adds are atomic on every GPU.
 TEST_CASE("add: each element gets its scaled and clipped gradient, alone or by fours, at any start of the range") {
   Bench bench;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "shm/base/atomic.hpp"
 #include "support/device_memory.hpp"
@@ -25,6 +26,7 @@ struct FakeCuda::FakeEvent {
 
 struct FakeCuda::FakeGraph {
   std::vector<Work> work;
+  bool was_launched = false;
 };
 
 struct FakeCuda::FakeStream final : on_cpu::Queue {
@@ -167,15 +169,17 @@ void FakeCuda::wait_for_all(const char* call) {
     const std::lock_guard lock(mutex_);
     all = streams_;
   }
-  for (const std::shared_ptr<FakeStream>& stream : all) {
-    std::unique_lock lock(stream->mutex);
-    if (stream->changed.wait_for(lock, std::chrono::seconds(600),
-                                 [&, now = stream->enqueued] { return stream->done >= now; }))
-      continue;
-    lock.unlock();
-    const std::lock_guard guard(mutex_);
-    faults_.push_back(fmt::format("{} while a stream waits", call));
-  }
+  for (const std::shared_ptr<FakeStream>& stream : all) wait_for(*stream, call);
+}
+
+void FakeCuda::wait_for(FakeStream& stream, const char* call) {
+  std::unique_lock lock(stream.mutex);
+  if (stream.changed.wait_for(lock, std::chrono::seconds(600),
+                              [&, now = stream.enqueued] { return stream.done >= now; }))
+    return;
+  lock.unlock();
+  const std::lock_guard guard(mutex_);
+  faults_.push_back(fmt::format("{} while a stream waits", call));
 }
 
 CudaError FakeCuda::create_stream(Stream& stream) {
@@ -362,7 +366,9 @@ CudaError FakeCuda::end_capture(Stream stream, Graph& graph, std::size_t& operat
 
 CudaError FakeCuda::launch(Graph graph, Stream stream) {
   if (const CudaError error = enter("launch")) return error;
-  for (const Work& work : reinterpret_cast<FakeGraph*>(graph)->work)
+  auto& launched = *reinterpret_cast<FakeGraph*>(graph);
+  if (!std::exchange(launched.was_launched, true)) wait_for(of(stream), "the first launch of a graph");
+  for (const Work& work : launched.work)
     if (const CudaError error = enqueue(stream, work)) return error;
   return kSuccess;
 }

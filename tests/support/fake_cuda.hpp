@@ -127,6 +127,7 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError status_of(FakeStream& stream);
   bool is_pinned_or_registered(const void* host) const;
   void wait_for_all(const char* call);
+  void wait_for(FakeStream& stream, const char* call);
   void move(void* to, const void* from, std::size_t bytes);
 
   const FakeBox box_;

@@ -28,21 +28,25 @@ using test::Trained;
 using test::worst_difference;
 
 TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent again if it is one graph") {
-  // In the last two the shard grows meanwhile and is registered again: no graph of before may run then.
+  // In the last three the shard grows meanwhile and is registered again, or cannot be: no graph of before may run then.
   struct Case {
-    bool waits, has_graphs, grows;
+    bool waits, has_graphs, grows = false, is_refused = false;
   };
-  for (const auto& [waits, has_graphs, grows] : {Case{true, false, false},
-                                                 {false, false, false},
-                                                 {true, true, false},
-                                                 {false, true, false},
-                                                 {true, true, true},
-                                                 {false, true, true}}) {
+  for (const auto& [waits, has_graphs, grows, is_refused] : {Case{true, false},
+                                                             {false, false},
+                                                             {true, true},
+                                                             {false, true},
+                                                             {true, true, true},
+                                                             {false, true, true},
+                                                             {true, true, true, true}}) {
     CAPTURE(waits);
     CAPTURE(has_graphs);
     CAPTURE(grows);
+    CAPTURE(is_refused);
     Box box({.stream_waits = waits});
     if (!has_graphs) box.cuda.fail("begin_capture", 0, device::kNotSupported);
+    for (int tries = 2; is_refused && tries > 0; --tries)  // read-only, and not
+      box.cuda.fail("host_register", 3, device::kNotSupported);
     JobConfig config = job(Mode::kAsync, 1, 40);
     const Trained expected = train_job(config, "mlp", {{}});
     config.job = test::unique_job_name();
@@ -55,7 +59,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
       if (piece != 1 || (pulls++ / 3) % 2 != 0) return;
       if (!other) other = std::make_unique<Worker>(member(config, 1));
       if (!weights) weights = other->variable("hid_w");
-      if (grows && more < 4) {  // and buffers change hands
+      if (grows && pulls > 30 && more < 4) {  // once there are graphs; buffers change hands, too
         const VariableSpec spec{.name = "more" + std::to_string(more++), .shape = {20011}};
         other->push(other->variable(spec, [](std::span<float>) {}), std::vector<float>(20011, 1.0F));
       }
@@ -63,6 +67,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
     };
     train::TrainOptions options;
     options.gpu = box.place();
+    options.warn = [](const std::string&) {};
     std::vector<float> after;
     {
       const train::Dataset& data = digits().train;
@@ -75,7 +80,9 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
       CHECK(bounced > 1);
       CHECK((result.gpu->transfers.registrations > 3) == grows);
       if (!has_graphs) CHECK(box.cuda.count("softmax_cross_entropy") >= result.last.steps + bounced);
-      CHECK(result.gpu->graph == (has_graphs ? train::GraphScope::kStep : train::GraphScope::kNone));
+      CHECK(result.gpu->graph == (is_refused   ? train::GraphScope::kCompute
+                                  : has_graphs ? train::GraphScope::kStep
+                                               : train::GraphScope::kNone));
       for (std::size_t i = 0; i < expected.parameters.size(); ++i)
         for (std::size_t k = 0; k < expected.parameters[i].size(); ++k)
           if (std::abs(result.parameters[i][k] - expected.parameters[i][k]) > kRounding)
@@ -123,18 +130,27 @@ TEST_CASE("gpu training: if no graph can be created, it is reported once and ker
 }
 
 TEST_CASE("gpu training: a driver that refuses waits in graphs has the wait before the graph") {
-  Box box;
-  box.cuda.fail("end_capture", 1, device::kNotSupported);  // the first graph is that of what is computed
-  train::TrainOptions options;
-  options.gpu = box.place();
-  options.warn = [&](const std::string& line) { FAIL(line); };
-  JobConfig config = job(Mode::kSync, 1, 60);
-  const Trained trained = train_job(config, "mlp", {options});
-  CHECK(trained.results[0].gpu->graph == train::GraphScope::kStep);
-  CHECK(trained.results[0].gpu->graph_operations == 14);
-  CHECK(box.cuda.count("wait_value") > 50);
-  config.job = test::unique_job_name();
-  CHECK(worst_difference(trained, train_job(config, "mlp", {{}})) < kRounding);
+  for (const bool by_the_call : {true, false}) {  // or when the recording ends
+    CAPTURE(by_the_call);
+    Box box;
+    if (by_the_call)
+      box.cuda.fail("wait_value", 2, test::kCaptureUnsupported);  // the first one in a recording
+    else
+      box.cuda.fail("end_capture", 1, device::kNotSupported);  // the first graph is that of what is computed
+    train::TrainOptions options;
+    options.gpu = box.place();
+    std::vector<std::string> warnings;
+    options.warn = [&](const std::string& line) { warnings.push_back(line); };
+    JobConfig config = job(Mode::kSync, 1, 60);
+    const Trained trained = train_job(config, "mlp", {options});
+    CHECK(trained.results[0].gpu->graph == train::GraphScope::kStep);
+    CHECK(trained.results[0].gpu->graph_operations == 14);
+    CHECK(box.cuda.count("wait_value") > 50);
+    REQUIRE(warnings.size() == 1);
+    CHECK(warnings[0].find("before its CUDA graph") != std::string::npos);
+    config.job = test::unique_job_name();
+    CHECK(worst_difference(trained, train_job(config, "mlp", {{}})) < kRounding);
+  }
 }
 
 TEST_CASE("gpu training: a straggler waits before its push, as often and as long as requested") {
@@ -145,7 +161,9 @@ TEST_CASE("gpu training: a straggler waits before its push, as often and as long
   options.push_every = 2;
   JobConfig config = job(Mode::kAsync, 1, 20);
   config.optimizer.rule = UpdateRule::kAdd;
-  CHECK(train_job(config, "softmax", {options}).results[0].phases.delay > 0.9 * 20 * 2 * 0.003);
+  const train::TrainResult delayed = std::move(train_job(config, "softmax", {options}).results[0]);
+  CHECK(delayed.phases.delay > 0.9 * 20 * 2 * 0.003);
+  CHECK(delayed.gpu->graph == train::GraphScope::kCompute);  // one of the whole step would send before the delay
   options.delay = {};
   options.delay.factor = 3;
   config.job = test::unique_job_name();
@@ -179,41 +197,64 @@ TEST_CASE("gpu training: a job that ends or is told to stop while the next step 
 }
 
 // The next step is one graph that waits for this one. In sync mode what it sent would overwrite the gradient of this
-// step, which other workers may still read.
-TEST_CASE("gpu training: if the job ends while a step waits for its peers, nothing of the next step is sent") {
+// step, which other workers may still read. Only bfloat16 lands in a buffer of the worker's own, and may be sent.
+TEST_CASE(
+    "gpu training: if a worker ends while a step waits for its peers, nothing of the next step reaches the segment") {
   constexpr std::size_t kSteps = 20;
-  Box box;
-  std::atomic<std::size_t> sent{0};
-  box.cuda.before_report = [&](std::size_t piece) { sent += piece == 0 ? 1 : 0; };
-  const JobConfig config = job(Mode::kSync, 2, 0);
-  Server server(config);
-  Worker worker(member(config, 0));
-  std::optional<Worker> peer(member(config, 1));
-  const train::Dataset& data = digits().train;
-  const auto model = train::make_model("mlp", data.features, data.classes);
-  std::thread trains([&] {
-    train::TrainOptions options;
-    options.gpu = box.place();
-    const train::TrainResult result = train::train(worker, *model, data, options);
-    CHECK(result.gpu->graph == train::GraphScope::kStep);
-    CHECK(result.last.steps == kSteps);
-    worker.leave();
-  });
-  std::vector<Variable> variables;
-  for (const train::ParameterSpec& spec : model->parameters()) variables.push_back(peer->variable(spec.name));
-  for (std::size_t step = 0; step < kSteps; ++step) {
-    for (const Variable& variable : variables) peer->push(variable, std::vector<float>(variable.element_count(), 0.0F));
-    peer->step();
+  struct Case {
+    Wire wire;
+    bool is_gate_in_graph, is_told_to_stop;  // or else the job ends
+  };
+  for (const auto& [wire, is_gate_in_graph, is_told_to_stop] : {Case{Wire::kFloat32, true, false},
+                                                                {Wire::kFloat32, false, false},
+                                                                {Wire::kFloat32, true, true},
+                                                                {Wire::kBfloat16, true, false}}) {
+    CAPTURE(is_gate_in_graph);
+    CAPTURE(is_told_to_stop);
+    Box box;
+    if (!is_gate_in_graph) box.cuda.fail("wait_value", 2, test::kCaptureUnsupported);
+    std::atomic<std::size_t> sent{0};
+    std::atomic<bool> is_stopped{false};
+    box.cuda.before_report = [&](std::size_t piece) { sent += piece == 0 ? 1 : 0; };
+    const JobConfig config = job(Mode::kSync, 2, 0);
+    Server server(config);
+    WorkerOptions of_worker = member(config, 0);
+    of_worker.stop_requested = [&] { return is_stopped.load(); };
+    Worker worker(of_worker);
+    std::optional<Worker> peer(member(config, 1));
+    const train::Dataset& data = digits().train;
+    const auto model = train::make_model("mlp", data.features, data.classes);
+    std::thread trains([&] {
+      train::TrainOptions options;
+      options.gpu = box.place();
+      options.gpu->wire = wire;
+      options.stop_requested = of_worker.stop_requested;
+      options.warn = [](const std::string&) {};
+      const train::TrainResult result = train::train(worker, *model, data, options);
+      CHECK(result.gpu->graph == train::GraphScope::kStep);
+      CHECK(result.last.steps == kSteps);
+      CHECK(result.is_interrupted == is_told_to_stop);
+      worker.leave();
+    });
+    std::vector<Variable> variables;
+    for (const train::ParameterSpec& spec : model->parameters()) variables.push_back(peer->variable(spec.name));
+    for (std::size_t step = 0; step < kSteps; ++step) {
+      for (const Variable& variable : variables)
+        peer->push(variable, std::vector<float>(variable.element_count(), 0.0F));
+      peer->step();
+    }
+    // Of the steps 1 to kSteps + 1 all but the first two are graphs, and so is the next one, which has been enqueued.
+    CHECK(test::eventually([&] { return box.cuda.count("launch") == kSteps && sent == kSteps + 1; }));
+    is_stopped = is_told_to_stop;
+    ServeHooks hooks;
+    hooks.stop_requested = [] { return true; };
+    std::optional<std::thread> serves;
+    if (!is_told_to_stop) serves.emplace([&] { server.serve(hooks); });
+    trains.join();
+    CHECK(sent == kSteps + (wire == Wire::kFloat32 ? 1 : 2));
+    peer.reset();
+    if (serves) serves->join();
   }
-  // Of the steps 1 to kSteps + 1 all but the first two are graphs, and so is the next one, which has been enqueued.
-  CHECK(test::eventually([&] { return box.cuda.count("launch") == kSteps && sent == kSteps + 1; }));
-  ServeHooks hooks;
-  hooks.stop_requested = [] { return true; };
-  std::thread serves([&] { server.serve(hooks); });
-  trains.join();
-  CHECK(sent == kSteps + 1);
-  peer.reset();
-  serves.join();
 }
 
 TEST_CASE("gpu training: a rate that is changed while the job runs applies from the GPU's next local step") {

@@ -90,7 +90,8 @@ class GpuEngine final : public Engine {
     if (!pause) start_push();
     const std::size_t next = other(slot_);
     batches_.prepare(next);
-    steps_.capture(next);
+    // With a pause no step is one graph: its gradient is not to be sent before the pause.
+    steps_.capture(next, !pause);
     if (!pause) return true;
     device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's delay follows the GPU work
     loss_ = steps_.loss(slot_);
@@ -181,7 +182,7 @@ class GpuEngine final : public Engine {
     is_gate_closed_ = false;
   }
 
-  // The stream gets to its end, but nothing is sent: others may still read the last gradient.
+  // The stream gets to its end, but stores nothing where others may still read the last gradient.
   void cancel() {
     if (is_gate_closed_) GpuLinkAccess::cancel(*link_);
     is_gate_closed_ = false;

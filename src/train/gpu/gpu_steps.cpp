@@ -74,8 +74,9 @@ void GpuSteps::enqueue(std::size_t slot, float rate) {
 }
 
 bool GpuSteps::has_whole(std::size_t slot, float rate) const {
-  const Recorded& whole = steps_[slot].whole;
-  return whole.is_for(rate) && whole.number == GpuLinkAccess::recording_number(link_);
+  const Step& step = steps_[slot];
+  return step.whole.is_for(rate) && step.computed.was_launched &&
+         step.whole.number == GpuLinkAccess::recording_number(link_);
 }
 
 void GpuSteps::enqueue_whole(std::size_t slot, bool waits) {
@@ -106,10 +107,11 @@ std::size_t GpuSteps::graph_operations() const {
   return largest(graph_scope() == GraphScope::kStep ? &Step::whole : &Step::computed);
 }
 
-void GpuSteps::capture(std::size_t slot) {
+void GpuSteps::capture(std::size_t slot, bool whole) {
   if (!may_capture_ || !steps_[slot].has_run) return;
   capture_computed(slot);
-  if (may_capture_ && may_capture_whole_ && GpuLinkAccess::can_record(link_)) capture_whole(slot);
+  if (!GpuLinkAccess::can_record(link_)) return drop(steps_[slot].whole);
+  if (whole && may_capture_ && may_capture_whole_) capture_whole(slot);
 }
 
 void GpuSteps::capture_computed(std::size_t slot) {
@@ -123,7 +125,7 @@ void GpuSteps::capture_computed(std::size_t slot) {
 
 void GpuSteps::capture_whole(std::size_t slot) {
   Step& step = steps_[slot];
-  if (has_whole(slot, step.ran_at)) return;
+  if (step.whole.is_for(step.ran_at) && step.whole.number == GpuLinkAccess::recording_number(link_)) return;
   const auto try_with = [&](bool has_gate, std::string& why) {
     const bool is_recorded = record(step.whole, step.ran_at, why, [&] {
       GpuLinkAccess::record_step(link_, has_gate, [&] { enqueue_kernels(slot, step.ran_at); });
@@ -135,7 +137,8 @@ void GpuSteps::capture_whole(std::size_t slot) {
   std::string why;
   if (link_.can_wait() && may_capture_gate_) {
     if (try_with(true, why)) return;
-    may_capture_gate_ = false;  // a driver may refuse waits in graphs
+    may_capture_gate_ = false;
+    warn("the wait for a step stands before its CUDA graph, which cannot have it", why);
   }
   if (try_with(false, why)) return;
   may_capture_whole_ = false;

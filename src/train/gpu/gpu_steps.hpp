@@ -49,17 +49,18 @@ class GpuSteps {
   // Enqueues what a step computes of the slot's examples; local steps use `rate`. Throws Error.
   void enqueue(std::size_t slot, float rate);
 
-  // Whether a graph of the whole step, from the pull to the push, is ready for this slot and rate.
+  // Whether a graph of the whole step, from the pull to the push, is ready for this slot and rate. enqueue() has launched
+  // its own by then, which a timed step needs.
   bool has_whole(std::size_t slot, float rate) const;
 
   // Enqueues that graph instead of a pull, enqueue() and a push; `waits`: behind the link's gate, until it is opened.
   // Requires: has_whole(). Throws Error.
   void enqueue_whole(std::size_t slot, bool waits);
 
-  // Records the slot's step into graphs, if it ran kernel by kernel and can be expected to run again unchanged.
-  // Throws nothing: if that is refused, reports it once and continues without. Requires: the slot's last step is done;
+  // Records the slot's step into graphs, if it ran kernel by kernel and can be expected to run again unchanged; with
+  // `whole`, also with its pull and push. Throws nothing: if that is refused, reports it once and continues without. Requires: the slot's last step is done;
   // the stream does not wait for anything that this thread has yet to do.
-  void capture(std::size_t slot);
+  void capture(std::size_t slot, bool whole);
 
   // Whether enqueueing, of a whole step or of what it computes, adds nothing new to the GPU. New objects (kernels,
   // graphs) may have to wait for the stream, which then must not wait for this thread.
