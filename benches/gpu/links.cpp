@@ -19,6 +19,7 @@ struct Case {
   std::size_t bytes;
   std::uint64_t chunk_bytes;
   std::uint32_t threads;
+  Wire wire = Wire::kFloat32;  // of pulls and pushes
 };
 
 // The limit: one copy each way, of memory that CUDA has page-locked itself.
@@ -49,9 +50,10 @@ class LinkedJob {
         gradient_(cuda(), of.bytes / sizeof(float)) {
     float* to = parameters_.on_device();
     const float* from = gradient_.on_device();
-    link_ = device::make_gpu_link(worker_, std::span(&variable_, 1), std::span(&to, 1), std::span(&from, 1),
-                                  {.warn = [this](const std::string& line) { warnings_.push_back(line); }}, cuda(),
-                                  kernels());
+    link_ = device::make_gpu_link(
+        worker_, std::span(&variable_, 1), std::span(&to, 1), std::span(&from, 1),
+        {.wire = of.wire, .pull_wire = of.wire, .warn = [this](const std::string& line) { warnings_.push_back(line); }},
+        cuda(), kernels());
     check(model_kernels().fill(gradient_.on_device(), 1e-3F, gradient_.count(), stream()), "fill memory");
     check(cuda().synchronize(stream()), "fill memory");
   }
@@ -130,10 +132,15 @@ Json measure(const Case& of, const std::string& name, const SectionOptions& opti
     found["of_limit"] = times_of(taken[limit]).median / times_of(taken[ours]).median;
     return found;
   };
-  Json found = {{"mode", to_string(of.mode)},    {"bytes", of.bytes},
-                {"chunk_bytes", of.chunk_bytes}, {"threads", of.threads},
-                {"rounds", taken[0].size()},     {"pull", with_limit(1, 0)},
-                {"push", with_limit(3, 2)},      {"step_us", microseconds(times_of(taken[4]))}};
+  Json found = {{"mode", to_string(of.mode)},
+                {"bytes", of.bytes},
+                {"chunk_bytes", of.chunk_bytes},
+                {"threads", of.threads},
+                {"wire", of.wire == Wire::kFloat32 ? "float32" : "bf16"},
+                {"rounds", taken[0].size()},
+                {"pull", with_limit(1, 0)},
+                {"push", with_limit(3, 2)},
+                {"step_us", microseconds(times_of(taken[4]))}};
   found.update(linked.as_json());
   return found;
 }
@@ -151,7 +158,7 @@ Json links(const SectionOptions& options) {
     for (const Mode mode : {Mode::kAsync, Mode::kSync})
       for (const std::uint64_t chunk : {32 << 10, 1 << 20})
         for (const std::uint32_t threads : {1U, many}) {
-          const Case one{mode, mib << 20, chunk, threads};
+          Case one{mode, mib << 20, chunk, threads};
           if (threads == many && many == 1 && !all.empty() && all.back()["threads"] == 1 &&
               all.back()["bytes"] == one.bytes && all.back()["chunk_bytes"] == chunk)
             continue;  // it is the same case
@@ -160,8 +167,14 @@ Json links(const SectionOptions& options) {
             all.push_back({{"bytes", one.bytes}, {"skipped", "/dev/shm has too little room"}});
             continue;
           }
-          all.push_back(measure(one, fmt::format("{}-{}", options.job_prefix, number++), options));
-          options.so_far({{"cases", all}});
+          const auto add = [&] {
+            all.push_back(measure(one, fmt::format("{}-{}", options.job_prefix, number++), options));
+            options.so_far({{"cases", all}});
+          };
+          add();
+          if (mib == 1 || mode != Mode::kAsync || chunk != 32 << 10 || threads != many) continue;
+          one.wire = Wire::kBfloat16;  // rates are of float32, so that they stand beside the others
+          add();
         }
   return {{"cases", all}};
 }
