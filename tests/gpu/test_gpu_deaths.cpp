@@ -1,7 +1,9 @@
 // What a GPU worker leaves behind when it is killed, and shards that are registered in several regions.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -27,25 +29,29 @@ using test::GpuMember;
 using test::on_tables;
 
 constexpr std::uint64_t kSize = 2'000'003;  // so large that a push takes most of a round
-constexpr int kBell = 3;                    // the descriptor on which a helper signals that it pushes
-constexpr char kJobOfHelper[] = "PS_SHM_TEST_GPU_JOB";
+constexpr std::size_t kSentBytes = 1 << 16, kSent = kSentBytes / sizeof(float);
+constexpr int kBell = 3;  // the descriptor on which a helper signals that it has got so far
+constexpr char kGivenToHelper[] = "PS_SHM_TEST_GPU_GIVEN";
+constexpr char kPushes[] = "helper: pushes ones until it is killed";
+constexpr char kWaitsAtGate[] = "helper: waits at a gate before it sends twos until it is killed";
 
-// This program run again, as a worker of the job. After CUDA has been initialized a fork cannot use it; a new program
-// can.
+// This program run again, for one of the cases above, which gets a job's name or a file's path. After CUDA has been
+// initialized a fork cannot use it; a new program can.
 class HelperProcess {
  public:
-  explicit HelperProcess(const std::string& job) {
+  HelperProcess(const char* test_case, const std::string& given) {
     int ends[2];
     REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, ends[1], kBell);
     posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
-    const char* arguments[] = {"helper", "--test-case=helper: *", "--no-skip=true", nullptr};
-    setenv(kJobOfHelper, job.c_str(), 1);
+    const std::string chosen = fmt::format("--test-case={}", test_case);
+    const char* arguments[] = {"helper", chosen.c_str(), "--no-skip=true", nullptr};
+    setenv(kGivenToHelper, given.c_str(), 1);
     const int failed =
         posix_spawn(&pid_, "/proc/self/exe", &actions, nullptr, const_cast<char* const*>(arguments), environ);
-    unsetenv(kJobOfHelper);
+    unsetenv(kGivenToHelper);
     posix_spawn_file_actions_destroy(&actions);
     close(ends[1]);
     bell_ = ends[0];
@@ -58,7 +64,7 @@ class HelperProcess {
   HelperProcess(const HelperProcess&) = delete;
   HelperProcess& operator=(const HelperProcess&) = delete;
 
-  [[nodiscard]] bool says_that_it_pushes() const {
+  [[nodiscard]] bool rings() const {
     pollfd end{bell_, POLLIN, 0};
     char byte;
     return poll(&end, 1, test::kPatienceMs) == 1 && read(bell_, &byte, 1) == 1;
@@ -79,9 +85,9 @@ class HelperProcess {
 
 }  // namespace
 
-TEST_CASE("helper: pushes ones until it is killed" * doctest::skip()) {
+TEST_CASE(kPushes* doctest::skip()) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const char* job = std::getenv(kJobOfHelper);
+  const char* job = std::getenv(kGivenToHelper);
   if (job == nullptr) return;  // called by hand
   JobConfig config;
   config.job = job;
@@ -121,11 +127,11 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is transferred
       }
     };
     for (std::uint64_t round = 0; round < rounds; ++round) {
-      HelperProcess helper(config.job);
+      HelperProcess helper(kPushes, config.job);
       // In sync mode it takes part in the steps once it has arrived: others wait for it from then on.
       std::atomic<bool> is_over{false};
       std::thread killer([&] {
-        const bool has_begun = helper.says_that_it_pushes();
+        const bool has_begun = helper.rings();
         std::this_thread::sleep_for(std::chrono::microseconds(random() % 20000));  // no result depends on the moment
         CHECK(helper.kill());
         CHECK(has_begun);
@@ -156,6 +162,66 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is transferred
     whole.look(member.parameters(0));
     CHECK(whole.faults() == 0);
   }
+}
+
+// A graph that is launched again behind a closed gate, as that of a step is, with the destination in shared memory.
+TEST_CASE(kWaitsAtGate* doctest::skip()) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const char* path = std::getenv(kGivenToHelper);
+  if (path == nullptr) return;  // called by hand
+  device::CudaCalls& cuda = test::cuda();
+  const int file = open(path, O_RDWR | O_CLOEXEC);
+  REQUIRE(file >= 0);
+  void* const shared = mmap(nullptr, kSentBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  REQUIRE(shared != MAP_FAILED);
+  void* to = nullptr;
+  REQUIRE(cuda.host_register(shared, kSentBytes, device::kRegisterPortable | device::kRegisterMapped) ==
+          device::kSuccess);
+  REQUIRE(cuda.device_address(shared, to) == device::kSuccess);
+  test::Bench bench;
+  const device::DeviceMemory<float> gradient(cuda, kSent);
+  const auto fill = [&](float value) {
+    bench.run(test::model_kernels().fill(gradient.on_device(), value, kSent, bench.stream()));
+  };
+  fill(1.0F);
+  const auto pieces = test::pinned(std::vector<kernels::SentPiece>{
+      {.from = gradient.on_device(), .to = to, .count = std::uint32_t(kSent), .pad = 0}});
+  const auto arrived = test::pinned(std::vector<std::uint32_t>(1, 0));
+  device::PinnedMemory<shm::AtomicShm<std::uint32_t>> gate(cuda, 1);
+  gate.on_host()->store_release(kernels::kGateOpen);
+  REQUIRE(test::kernels().load() == device::kSuccess);
+  REQUIRE(cuda.begin_capture(bench.stream()) == device::kSuccess);
+  CHECK(cuda.wait_value(bench.stream(), gate.on_device(), kernels::kGateOpen) == device::kSuccess);
+  CHECK(test::kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false,
+                                    reinterpret_cast<const std::uint32_t*>(gate.on_device()),
+                                    bench.stream()) == device::kSuccess);
+  device::Graph graph{};
+  std::size_t operations = 0;
+  REQUIRE(cuda.end_capture(bench.stream(), graph, operations) == device::kSuccess);
+  bench.run(cuda.launch(graph, bench.stream()));
+  fill(2.0F);
+  gate.on_host()->store_release(kernels::kGateClosed);
+  REQUIRE(cuda.launch(graph, bench.stream()) == device::kSuccess);
+  REQUIRE(write(kBell, "", 1) == 1);
+  for (;;) pause();
+}
+
+TEST_CASE("gpu deaths: what waits at the gate of a worker that is killed is not sent") {
+  if (!test::cuda().can_wait_value()) {
+    MESSAGE("this driver has no waits");
+    return;
+  }
+  const int file = memfd_create("sent", MFD_CLOEXEC);
+  REQUIRE(ftruncate(file, kSentBytes) == 0);
+  for (std::uint64_t round = 0; round < test::stress_rounds(3); ++round) {
+    HelperProcess helper(kWaitsAtGate, fmt::format("/proc/{}/fd/{}", getpid(), file));
+    CHECK(helper.rings());
+    CHECK(helper.kill());  // its context is gone when it has been waited for
+    std::vector<float> sent(kSent);
+    REQUIRE(pread(file, sent.data(), kSentBytes, 0) == ssize_t(kSentBytes));
+    CHECK(std::count(sent.begin(), sent.end(), 1.0F) == std::ptrdiff_t(kSent));
+  }
+  close(file);
 }
 
 TEST_CASE("gpu deaths: shards larger than a region are registered in several, and variables lie in each") {
