@@ -32,13 +32,14 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
   struct Case {
     bool waits, has_graphs, grows = false, is_refused = false;
   };
-  for (const auto& [waits, has_graphs, grows, is_refused] : {Case{true, false},
-                                                             {false, false},
-                                                             {true, true},
-                                                             {false, true},
-                                                             {true, true, true},
-                                                             {false, true, true},
-                                                             {true, true, true, true}}) {
+  for (const Case& one : {Case{true, false},
+                          {false, false},
+                          {true, true},
+                          {false, true},
+                          {true, true, true},
+                          {false, true, true},
+                          {true, true, true, true}}) {
+    const bool waits = one.waits, has_graphs = one.has_graphs, grows = one.grows, is_refused = one.is_refused;
     CAPTURE(waits);
     CAPTURE(has_graphs);
     CAPTURE(grows);
@@ -205,10 +206,12 @@ TEST_CASE(
     Wire wire;
     bool is_gate_in_graph, is_told_to_stop;  // or else the job ends
   };
-  for (const auto& [wire, is_gate_in_graph, is_told_to_stop] : {Case{Wire::kFloat32, true, false},
-                                                                {Wire::kFloat32, false, false},
-                                                                {Wire::kFloat32, true, true},
-                                                                {Wire::kBfloat16, true, false}}) {
+  for (const Case& one : {Case{Wire::kFloat32, true, false},
+                          {Wire::kFloat32, false, false},
+                          {Wire::kFloat32, true, true},
+                          {Wire::kBfloat16, true, false}}) {
+    const Wire wire = one.wire;
+    const bool is_gate_in_graph = one.is_gate_in_graph, is_told_to_stop = one.is_told_to_stop;
     CAPTURE(is_gate_in_graph);
     CAPTURE(is_told_to_stop);
     Box box;
