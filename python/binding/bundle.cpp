@@ -398,9 +398,12 @@ Raises:
           "link",
           [](const Bundle& self, const std::vector<std::uintptr_t>& parameters,
              const std::vector<std::uintptr_t>& gradients,
-             int device) { return make_link(self.members, self.variables, parameters, gradients, device); },
-          "parameters"_a, "gradients"_a, nb::kw_only(), "device"_a,
-          nb::sig("def link(self, parameters: list[int], gradients: list[int], *, device: int) -> GpuLink"),
+             int device, const std::string& wire) {
+            return make_link(self.members, self.variables, parameters, gradients, device, wire);
+          },
+          "parameters"_a, "gradients"_a, nb::kw_only(), "device"_a, "wire"_a = "float32",
+          nb::sig("def link(self, parameters: list[int], gradients: list[int], *, device: int, wire: str = 'float32') -> "
+                  "GpuLink"),
           R"(Returns a GpuLink that pulls the variables into device memory and pushes gradients from there.
 
 ps_shm.torch.Optimizer uses it for a model on a GPU. A worker has at most one link at a time.
@@ -410,9 +413,11 @@ Args:
         each element, aligned to 256 bytes. The memory must outlive the link.
     gradients: the same for the gradients.
     device: CUDA's number of the GPU.
+    wire: the transfer dtype, 'float32', 'bf16' (of values of more than 2 MiB, and of gradients) or 'bf16-push' (of gradients
+        only). Device memory is of float32 in any case.
 
 Raises:
-    ValueError: an address is not aligned.
+    ValueError: an address is not aligned, or wire is unknown.
     Error: there is no such GPU, or this build has no CUDA (DEVICE); the worker has a link already or uses another GPU
         (INVALID_STATE); the lists differ in length, a variable is not of float32, or the elements of an in-place
         variable do not lie side by side (INVALID_ARGUMENT).)");

@@ -37,7 +37,12 @@ void with_turn(const Linked& self, Calls&& calls) {
 
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
-                     int device) {
+                     int device, const std::string& wire) {
+  if (wire != "float32" && wire != "bf16" && wire != "bf16-push")
+    throw nb::value_error(fmt::format("unknown wire '{}': 'float32', 'bf16' or 'bf16-push'", wire).c_str());
+  GpuOptions options{.device = device, .warn = tell};
+  if (wire != "float32") options.wire = Wire::kBfloat16;
+  if (wire == "bf16") options.pull_wire = Wire::kBfloat16;
   constexpr std::uintptr_t kAlignment = 256;
   std::vector<float*> to;
   std::vector<const float*> from;
@@ -51,7 +56,7 @@ nb::object make_link(const std::vector<NamedVariable>& members, const std::vecto
   std::unique_ptr<GpuLink> link;
   {
     const Turn turn(*rank);
-    link = std::make_unique<GpuLink>(rank->worker, variables, to, from, GpuOptions{.device = device, .warn = tell});
+    link = std::make_unique<GpuLink>(rank->worker, variables, to, from, options);
   }
   return nb::cast(Linked(rank, std::move(link)));
 }

@@ -94,6 +94,6 @@ void add_table_method(nb::class_<WorkerHandle>& type);
 // The same for a way to device memory: places for the members' values and their gradients.
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
-                     int device);
+                     int device, const std::string& wire);
 
 }  // namespace ps_shm::python

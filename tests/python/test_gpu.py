@@ -69,9 +69,10 @@ class Linking:
     def __init__(self, bundle, log):
         self.bundle, self.log = bundle, log
 
-    def link(self, parameters, gradients, *, device):
+    def link(self, parameters, gradients, *, device, wire):
+        self.log.append(wire)
         try:
-            return self.bundle.link(parameters, gradients, device=device)  # that of the simulated GPU
+            return self.bundle.link(parameters, gradients, device=device, wire=wire)  # that of the simulated GPU
         except ps_shm.Error as error:
             assert "GPU" in str(error) or "CUDA" in str(error) or "driver" in str(error)
             return link_of(self.bundle, self.log, parameters, gradients, device)
@@ -87,7 +88,7 @@ def log(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: NotedStream(noted, 1))
     monkeypatch.setattr(_gpu, "_stream_of", lambda link, device: NotedStream(noted, 2))
     gpu = _gpu.Gpu
-    monkeypatch.setattr(_optimizer, "Gpu", lambda bundle, parameters: gpu(Linking(bundle, noted), parameters))
+    monkeypatch.setattr(_optimizer, "Gpu", lambda bundle, parameters, wire: gpu(Linking(bundle, noted), parameters, wire))
     return noted
 
 
@@ -117,6 +118,21 @@ def test_workers_on_gpus_share_the_cores(job, log, monkeypatch):
     for given, allowed in ({}, 8), ({"workers": 4}, 3), ({"workers": 100}, 1), ({"threads": 2}, 2):
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
             assert int(opt.worker.settings["threads"]) == allowed
+
+
+def test_the_link_gets_the_transfer_dtype(job, log):
+    for given, expected in ({}, "float32"), ({"wire": "bf16"}, "bf16"), ({"wire": "bf16-push"}, "bf16-push"):
+        log.clear()
+        with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given):
+            assert log[0] == expected
+    with pytest.raises(ValueError, match="wire='bf17': it is 'float32', 'bf16' or 'bf16-push'"):
+        ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, wire="bf17")
+
+
+def test_on_the_cpu_nothing_is_transferred_and_the_transfer_dtype_does_not_matter(job):
+    plain, model = small_model(), small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, wire="bf16") as opt:
+        assert train(model, opt, 5) == pytest.approx(train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), 5), rel=1e-5)
 
 
 def test_a_worker_on_the_cpu_has_one_thread(job):
@@ -183,6 +199,8 @@ def test_without_a_gpu_a_link_says_why(worker):
                 bundle.link([256], [512], device=1)
     with pytest.raises(ValueError, match="aligned to 256 bytes"):
         bundle.link([4], [512], device=0)
+    with pytest.raises(ValueError, match="unknown wire 'bf17'"):
+        bundle.link([256], [512], device=0, wire="bf17")
 
 
 def test_models_on_several_devices_are_refused(job):

@@ -29,7 +29,7 @@ class Gpu:
     work that is enqueued afterwards runs after it.
     """
 
-    def __init__(self, bundle: Bundle, parameters: dict[str, torch.nn.Parameter]) -> None:
+    def __init__(self, bundle: Bundle, parameters: dict[str, torch.nn.Parameter], wire: str) -> None:
         self._device = next(iter(parameters.values())).device
         places, floats = {}, 0
         for name, p in parameters.items():
@@ -49,6 +49,7 @@ class Gpu:
                 [t.data_ptr() for t in self._places.values()],
                 [t.data_ptr() for t in self._rooms.values()],
                 device=self._device.index or 0,
+                wire=wire,
             )
         self._stream = _stream_of(self._link, self._device)
 

@@ -94,6 +94,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
             group may have lr and weight_decay. They are fixed multiples of the job's (its l2 and l1 are multiplied as
             weight_decay is), so if a scheduler changes the rates, it must change all of them by the same factor.
+        wire: the transfer dtype of a model on a GPU: with "bf16", gradients and the values of more than 2 MiB are rounded to
+            bfloat16 on their way, with "bf16-push" only gradients. The job's values stay float32. Ignored on a CPU.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
             have these settings. PyTorch's betas, eps and nesterov are accepted, too.
 
@@ -101,7 +103,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         TypeError: the model's parameters are on several devices or of another type, two of them share memory, or none is
             trained.
         ValueError: push_every and local, or restore and create, do not match; params has what a job does not; restore has
-            another number of groups.
+            another number of groups; wire is unknown.
         Error: the job has other settings; restore is for a job in which this process is already.
         Timeout: there is no such job within `wait` seconds.
         JobFinished: the last step of the job is done.
@@ -128,12 +130,16 @@ class Optimizer(Joined, torch.optim.Optimizer):
         restore: Union[str, os.PathLike[str], dict[str, Any], None] = None,
         prefix: str = "",
         params: Union[Iterable[torch.Tensor], Iterable[dict[str, Any]], None] = None,
+        wire: Literal["float32", "bf16", "bf16-push"] = "float32",
         **settings: Union[Setting, tuple[float, float]],
     ) -> None:
         if (push_every > 1) != (local is not None) or push_every < 1:
             raise ValueError("push_every above 1 and local=torch.optim.SGD(...) go together")
         if restore is not None and not create:
             raise ValueError("restore is for the job that is made here: it goes with create=True")
+        if wire not in ("float32", "bf16", "bf16-push"):
+            raise ValueError(f"wire={wire!r}: it is 'float32', 'bf16' or 'bf16-push'")
+        self._wire = wire
         self._model = own(model)
         self._groups = groups(self._model, params)
         self._only = None if params is None else {name for group in self._groups for name in group.parameters}
@@ -236,7 +242,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _link(self) -> None:
         if self._gpu is not None:
             self._gpu.close()
-        self._gpu = Gpu(self._bundle, self._parameters) if self._is_on_gpu else None
+        self._gpu = Gpu(self._bundle, self._parameters, self._wire) if self._is_on_gpu else None
 
     @property
     def _is_on_gpu(self) -> bool:
