@@ -181,7 +181,11 @@ class Box:
             self.bridge.join()
 
     def records(self):
-        return [json.loads(line) for line in self.report.read_text().splitlines()] if self.report.exists() else []
+        if not self.report.exists():
+            return []
+        # What a bridge is writing may be there in part: a file's pages are written one after the other.
+        *lines, _ = self.report.read_text().split("\n")
+        return [json.loads(line) for line in lines]
 
     def rounds(self):
         return [one for one in self.records() if "norm" in one]
