@@ -23,44 +23,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "ps_shm/export.hpp"
 #include "ps_shm/job_config.hpp"
+#include "ps_shm/push_group.hpp"
 #include "ps_shm/snapshot.hpp"
 #include "ps_shm/table.hpp"
 #include "ps_shm/types.hpp"
 #include "ps_shm/variable.hpp"
+#include "ps_shm/worker_options.hpp"
 
 namespace PS_SHM_API ps_shm {
-
-// Options of a Worker.
-struct WorkerOptions {
-  std::string job;                      // name of the job
-  std::string group{};                  // Unix group whose users' job this may be; empty: only this process's user's
-  std::optional<std::uint32_t> rank{};  // unset: the first free rank, preferring ranks never used
-  bool guest = false;                   // joins beside the workers, with the last rank (Worker::add_once)
-  std::uint32_t threads = 1;            // that share large pulls and pushes, up to JobConfig::threads; 0: as many
-  double wait_job_seconds = 60.0;       // how long the constructor waits for the job to exist; 0: no limit
-  // Polled while a call blocks. If it returns true, the call throws Interrupted. (It is not polled while a push waits
-  // for a snapshot that is being taken.)
-  std::function<bool()> stop_requested{};
-  // Log callback, which gets one line at a time: a progress message while a call blocks, once a second (step() and
-  // barrier(): every 10 s), and warnings. Unset: stderr.
-  std::function<void(const std::string&)> log{};
-  // Called after each phase of step(): "wait" (for other workers) or "apply" (of the gradients, mode sync). Times are
-  // of CLOCK_MONOTONIC, in nanoseconds.
-  std::function<void(const char* part, std::uint64_t begin_ns, std::uint64_t end_ns)> on_part{};
-  // Record and replay (docs/record-replay.md), for modes async and ssp, versioned variables, one thread and no GPU;
-  // otherwise Error is thrown, also by pull_all(), pull_if_changed() and snapshot().
-  std::string record{};  // folder that the order of this worker's pulls and pushes is recorded in; empty: none
-  std::string replay{};  // folder with a job's records; the worker follows the next record of its rank
-  std::string
-      replay_coordinator{};  // replay only: file of the replay coordinator, which launch_shm gives to the workers
-};
 
 // Read-only bytes that the workers of a job share. They stay mapped as long as a copy of `memory` exists.
 struct SharedBytes {
@@ -70,30 +46,6 @@ struct SharedBytes {
 
 // Loads the shared bytes: it calls `room` exactly once, with the number of bytes, and fills the span that it gets.
 using SharedLoader = std::function<void(const std::function<std::span<std::byte>(std::size_t bytes)>& room)>;
-
-class Worker;
-
-// Groups pushes (Worker::group_pushes()): pushes made during its lifetime are atomic for snapshots, which contain all
-// of them or none. Snapshots wait for the group, so it should be destroyed soon, and before step(). Mode sync does not
-// need it, because the pushes of a step belong together.
-//
-//   {
-//     const ps_shm::PushGroup group = worker.group_pushes();
-//     worker.push(weights, weight_gradient);
-//     worker.push_rows(table, ids, row_gradients);
-//   }
-class PushGroup {
- public:
-  ~PushGroup();
-  PushGroup(PushGroup&& other) noexcept;
-  PushGroup& operator=(PushGroup&&) = delete;
-
- private:
-  friend class Worker;
-  struct Impl;
-  explicit PushGroup(std::unique_ptr<Impl> impl) noexcept;
-  std::unique_ptr<Impl> impl_;
-};
 
 // A process's membership in a job: the owner of one rank. The workers and the ps of a job may start in any order.
 //
