@@ -110,6 +110,18 @@ check_size() {
   check_amount "$1" size '[kmgt]ib|[bkmgt]' '64KiB, 64K, 4MiB, 1GiB or plain bytes'
   [[ -n $wrong || ${BASH_REMATCH[2]} == *[1-9]* ]] || wrong="must be greater than 0"
 }
+# check_size_or_word VALUE WORD|...
+check_size_or_word() {
+  local words
+  IFS='|' read -ra words <<<"$2"
+  if [[ "|$2|" != *"|$(folded "$1")|"* ]]; then
+    if [[ $1 == [a-zA-Z]* ]]; then
+      wrong="'$1' is not a size, ${2//|/ or }$(did_you_mean "$1" "${words[@]}")"
+    else
+      check_size "$1"
+    fi
+  fi
+}
 check_interval() {
   local word
   word=$(folded "$1")
@@ -177,6 +189,7 @@ check_value() {
     X) check_real "$2" "$bounds" ;;
     TIME) check_time "$2" ;;
     SIZE) check_size "$2" ;;
+    'SIZE|'*) check_size_or_word "$2" "${form#*|}" ;;
     INTERVAL) check_interval "$2" ;;
     *RANK:*) check_by_rank "$1" "$2" ;;
     '') [[ ${2,,} =~ ^(true|false|on|off|yes|no|enable|disable|[tfyn+-]|[+-]?[0-9]+)$ ]] ||

@@ -12,6 +12,10 @@
 
 namespace PS_SHM_API ps_shm {
 
+// A value of JobConfig::chunk_bytes: by the variable's size, as with 0, but in variables of at least 64 MiB large enough
+// that GPU workers pull them by the copy engine (docs/gpu.md). `--chunk-bytes gpu`.
+inline constexpr std::uint64_t kChunkBytesForGpu = ~std::uint64_t{0};
+
 // The settings of a job. docs/options.md lists the programs' options for them.
 struct JobConfig {
   std::string job;            // name: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
@@ -24,12 +28,13 @@ struct JobConfig {
   std::uint64_t stale_limit = 0;     // async, ssp: age, in steps of others, from which on a step is dropped; 0: none
   Reduce reduce = Reduce::kOrdered;  // sync: how the gradients of a step are combined
   Layout layout = Layout::kVersioned;  // of variables whose specification has none
-  std::uint64_t chunk_bytes = 0;  // chunk size of versioned variables: a power of two, 1 KiB to 1 MiB; 0: by their size
-  Adds adds = Adds::kExact;       // how pushes update in-place variables
-  Optimizer optimizer;            // its rule is that of variables whose specification has none
-  std::uint64_t steps = 0;        // global step at which the job is finished; 0: no limit
-  std::uint64_t seed = 1;         // random seed (initial values, data order)
-  double linger_seconds = 30.0;   // how long the ps stays when no worker is left
+  // Chunk size of versioned variables: a power of two, 1 KiB to 1 MiB; 0: by their size; or kChunkBytesForGpu.
+  std::uint64_t chunk_bytes = 0;
+  Adds adds = Adds::kExact;      // how pushes update in-place variables
+  Optimizer optimizer;           // its rule is that of variables whose specification has none
+  std::uint64_t steps = 0;       // global step at which the job is finished; 0: no limit
+  std::uint64_t seed = 1;        // random seed (initial values, data order)
+  double linger_seconds = 30.0;  // how long the ps stays when no worker is left
   // Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
   // of mode ssp and a barrier() throw Error (kTimedOut). 0: no limit.
   double step_timeout_seconds = 0.0;

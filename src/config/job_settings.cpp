@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <charconv>
 #include <string_view>
 
 #include "config/modes.hpp"
+#include "config/spelling.hpp"
 #include "config/values.hpp"
 
 namespace ps_shm::config {
@@ -33,13 +35,30 @@ Value<JobConfig> job_name() {
   return value;
 }
 
+// A size, or a word for one that depends on the variable. 0, which stands for auto, is stored as an empty text.
 Value<JobConfig> chunk_bytes() {
+  static const std::string kGpu = "gpu";
+  static const std::vector<std::string> kWords = {"auto", kGpu};
   Value<JobConfig> value = bytes_or_none(&JobConfig::chunk_bytes);
-  value.bounds = "a power of two from 1KiB to 1MiB";
+  value.form = fmt::format("SIZE|{}", fmt::join(kWords, "|"));
+  value.bounds = "SIZE: a power of two from 1KiB to 1MiB";
+  value.read = [read_size = value.read](JobConfig& in, const std::string& text) {
+    const auto word = std::find(kWords.begin(), kWords.end(), folded(text));
+    if (word != kWords.end())
+      in.chunk_bytes = *word == kGpu ? kChunkBytesForGpu : 0;
+    else if (!text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0)
+      throw Error(fmt::format("'{}' is not a size, {}{}", text, fmt::join(kWords, " or "), did_you_mean(text, kWords)));
+    else
+      read_size(in, text);
+  };
   value.check = [](const JobConfig& in) {
     const std::uint64_t bytes = in.chunk_bytes;
-    if (bytes != 0 && (!std::has_single_bit(bytes) || bytes < 1024 || bytes > 1 << 20))
-      throw Error("must be a power of two from 1KiB to 1MiB");
+    if (bytes == 0 || bytes == kChunkBytesForGpu) return;
+    if (!std::has_single_bit(bytes) || bytes < 1024 || bytes > 1 << 20)
+      throw Error(fmt::format("must be a power of two from 1KiB to 1MiB, {}", fmt::join(kWords, " or ")));
+  };
+  value.write = [write_size = value.write](const JobConfig& in) {
+    return in.chunk_bytes == kChunkBytesForGpu ? kGpu : write_size(in);
   };
   return value;
 }
@@ -207,8 +226,9 @@ Settings<JobConfig> make_job_settings() {
        "place a variable in the given shard; may be repeated", {.takes_all = true}},
       {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace), kPlacement, kBoth,
        "memory layout of variables"},
-      {"chunk-bytes", chunk_bytes(), kPlacement, kBoth, "chunk size of versioned variables",
-       {.unit = "bytes", .otherwise = "depends on the variable's size"}},
+      {"chunk-bytes", chunk_bytes(), kPlacement, kBoth,
+       "chunk size of versioned variables; auto: by the variable's size; gpu: the same, but large variables have chunks "
+       "that a GPU pulls by its copy engine", {.unit = "bytes", .otherwise = "auto"}},
       {"numa", numa(), kPlacement, kBoth,
        "NUMA node of each shard: a list such as 0,1; auto: shard k on node k, if the machine has several nodes"},
       {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "request huge pages"},

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "shm/segment/placement.hpp"
+
 namespace ps_shm::device {
 namespace {
 
@@ -94,6 +96,8 @@ Strategy through_host(const GpuInfo& gpu) {
   strategy.wait_reason = "The CPU has to copy before the GPU can go on, so a stream cannot wait by itself.";
   return strategy;
 }
+
+static_assert(shm::kGpuChunkBytes >= kCopyEngineChunkBytes, "`chunk-bytes` gpu is for the copy engine");
 
 std::string size_text(std::size_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 

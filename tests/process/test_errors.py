@@ -29,8 +29,8 @@ class Usage(ProcessTest):
             with self.subTest(size):
                 for command in (("launch_shm",), ("ps_shm", "--job", self.job)):
                     self.assert_fails(2, run(*command, "--chunk-bytes", size),
-                                      "chunk-bytes must be a power of two from 1KiB to 1MiB")
-        for size in ("0", "-1", "many", "4KB of"):
+                                      "chunk-bytes must be a power of two from 1KiB to 1MiB, auto or gpu")
+        for size in ("0", "-1", "many", "4KB of", "18446744073709551615"):
             with self.subTest(size):
                 self.assert_fails(2, run("launch_shm", "--chunk-bytes", size), "chunk-bytes")
 

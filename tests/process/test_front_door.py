@@ -17,12 +17,14 @@ WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--w
          "--wrong --help", "--workers", "-x", "4", "--lr fast", "--lr -1", "--momentum 1", "--momentum 1.5e0x",
          "--delay 1:xms", "--delay 1:5ms,2:yx", "--delay q:5ms", "--delay 300:5ms", "--delay 1:10x@z", "--device gpu",
          "--device cpu,1:cuda:x", "--wire f16", "--wire 1:f16", "--linger soon", "--linger -1s", "--interval 5ks",
-         "--max-part-bytes many", "--max-part-bytes 0", "--checkpoint-every 5", "--checkpoint-every xs",
+         "--max-part-bytes many", "--max-part-bytes 0", "--chunk-bytes many", "--chunk-bytes gup", "--chunk-bytes 0",
+         "--chunk-bytes 4x", "--chunk-bytes -1", "--checkpoint-every 5", "--checkpoint-every xs",
          "--publish-every 0steps", "--publish-every 1-step", "--publish-every x-steps", "--threads 65", "--index-base 2", "--ps-tasks 1.5", "--",
          "--json --mode asink", "--workers three --help", "--steps", "--json --mode"]
 RIGHT = ["--mode A-Sync", "--workers 3", "--workers 2..5", "--workers 007", "--lr 1e-3", "--lr .5", "--lr 0", "--lr 5.", "--momentum 0.9e0",
          "--delay 5ms", "--delay 1:5ms,all:10x@0.1", "--device cuda,2:cpu", "--device cuda:1", "--device 1:cuda:0", "--wire 0:bf16,float32,2:bf16-push",
-         "--linger 5MIN", "--linger 3", "--max-part-bytes 4mib", "--chunk-bytes 64K", "--checkpoint-every 1000steps",
+         "--linger 5MIN", "--linger 3", "--max-part-bytes 4mib", "--chunk-bytes 64K", "--chunk-bytes auto",
+         "--chunk-bytes GPU", "--checkpoint-every 1000steps",
          "--checkpoint-every 5m", "--seed 18446744073709551615", "--numa 0,1", "--place w=0", "--json",
          "--json=false", "--job w", "--lr-schedule exp:0.5:100", "--save --x", "--mode sync --mode async"]
 

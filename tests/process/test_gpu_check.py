@@ -230,9 +230,18 @@ class Spread(support.ProcessTest):
         self.assertEqual(self.shown("auto", "--mode", "async", workers=2, CUDA_VISIBLE_DEVICES="5,7"), {0: "5", 1: "7"})
         threads = min(max(len(os.sched_getaffinity(0)) // 2, 1), 8)
         self.assertEqual([int(self.settings[name]) for name in ("workers", "threads")], [2, threads])
+        self.assertEqual(self.settings["chunk_bytes"], "gpu")
         self.assertEqual(self.shown("auto", "--threads", 1, workers=1, CUDA_VISIBLE_DEVICES="5"), {0: "5"})
         self.assertEqual([int(self.settings[name]) for name in ("workers", "threads")], [1, 1])
         self.assertEqual(set(self.shown("auto,0:cpu", "--mode", "async", workers=3)), {0, 1, 2})
+
+    @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
+    def test_chunks_are_for_gpus_unless_their_size_is_given_or_no_worker_may_be_on_one(self):
+        for devices, options, chunks in (("cpu,1:auto", (), "gpu"), ("cpu", (), 0), ("auto", ("--chunk-bytes", "auto"), 0),
+                                         ("auto", ("--chunk-bytes", "4KiB"), 4096), ("cpu", ("--chunk-bytes", "gpu"), "gpu")):
+            with self.subTest(devices=devices, options=options):
+                self.shown(devices, "--workers", 2, *options, workers=2, CUDA_VISIBLE_DEVICES="5,7")
+                self.assertEqual(self.settings["chunk_bytes"], chunks)
 
     @unittest.skipIf(HAS_GPU, "skipped: there is a GPU")
     def test_what_the_environment_names_is_what_there_is_and_the_cpu_sees_all_of_it(self):

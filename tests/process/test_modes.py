@@ -161,6 +161,16 @@ class Chunks(CountTest):
                 self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
                 self.assertEqual(result["steps"], 40)
 
+    def test_chunks_for_gpus_are_passed_on_and_shown(self):
+        for options, env in ((["--chunk-bytes", "gpu"], None), ([], {"PS_SHM_CHUNK_BYTES": "gpu"})):
+            with self.subTest(options=options):
+                self.launch("--workers", "2", *self.COUNT, *options, "--keep-segments", env=env)
+                self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], "gpu")
+                self.assertRegex(run("inspect_shm", "show", "--job", self.job).out, r"chunk_bytes +gpu\b")
+                self.assertEqual((self.pieces()["pieces"], self.pieces()["piece_elements"]), (3, 2032))  # a small variable
+                self.assertEqual(set(self.values()), {40.0})
+                self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
+
     def test_a_ps_has_the_size_and_its_successor_must_not_have_another_one(self):
         # Interrupted long before its steps are done. Free buffers of 1 MiB for 16 workers would not fit into a
         # container.
@@ -173,7 +183,7 @@ class Chunks(CountTest):
         ps.kill()
         ps.communicate()
         worker.send_signal(signal.SIGSTOP)  # the job must not end during the checks
-        for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"):
+        for size, said in (["--chunk-bytes", "4KiB"], "4096"), ([], "0"), (["--chunk-bytes", "gpu"], "gpu"):
             self.assert_fails(1, run("ps_shm", "--job", self.job, *same, *size),
                               f"chunk-bytes 1048576, not {said}")
         # takes over while the worker is alive

@@ -120,6 +120,18 @@ def test_workers_on_gpus_share_the_cores(job, log, monkeypatch):
             assert int(opt.worker.settings["threads"]) == allowed
 
 
+def test_a_job_that_is_made_for_a_model_on_a_gpu_has_chunks_for_gpus(job, log):
+    for given, expected in ({}, "gpu"), ({"chunk_bytes": 4096}, "4096"), ({"chunk_bytes": "auto"}, "0"), ({"wire": "bf16"}, "0"), ({"wire": "bf16-push"}, "gpu"):
+        with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
+            assert opt.worker.settings["chunk_bytes"] == expected
+
+
+def test_a_model_on_a_gpu_joins_a_job_with_other_chunks(job, log):
+    with ps_shm.Server(job, lr=0.1):
+        with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1) as opt:
+            assert opt.worker.settings["chunk_bytes"] == "0"
+
+
 def test_the_link_gets_the_transfer_dtype(job, log):
     for given, expected in ({}, "float32"), ({"wire": "bf16"}, "bf16"), ({"wire": "bf16-push"}, "bf16-push"):
         log.clear()
@@ -135,9 +147,9 @@ def test_on_the_cpu_nothing_is_transferred_and_the_transfer_dtype_does_not_matte
         assert train(model, opt, 5) == pytest.approx(train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), 5), rel=1e-5)
 
 
-def test_a_worker_on_the_cpu_has_one_thread(job):
+def test_a_worker_on_the_cpu_has_one_thread_and_its_job_chunks_by_size(job):
     with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1) as opt:
-        assert int(opt.worker.settings["threads"]) == 1
+        assert (opt.worker.settings["threads"], opt.worker.settings["chunk_bytes"]) == ("1", "0")
 
 
 def test_a_view_says_which_gpu_a_worker_uses(job, log):

@@ -34,6 +34,18 @@ Cut cut(std::uint64_t elements, std::uint64_t slots = 0, std::uint64_t chunk_byt
   return {std::uint64_t{1} << record.buffer_class, record.pieces, record.piece_elements};
 }
 
+// The same in a job with GPU workers, where the dtype matters; `floats` of values, of which one holds two of bfloat16.
+Cut cut_for_gpu(std::uint64_t floats, std::uint64_t slots, DType dtype = DType::kFloat32,
+                std::uint64_t chunk_bytes = kChunkBytesForGpu) {
+  shm::VariableShm record{};
+  record.layout = static_cast<std::uint32_t>(Layout::kVersioned);
+  record.dtype = static_cast<std::uint32_t>(dtype);
+  record.elements = floats;
+  record.slots = slots;
+  shm::choose_pieces(record, nullptr, chunk_bytes);
+  return {std::uint64_t{1} << record.buffer_class, record.pieces, record.piece_elements};
+}
+
 JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
   JobConfig config;
   config.job = name.text();
@@ -82,6 +94,38 @@ TEST_CASE("chunks: above 4 MiB with its slots, 64 KiB each with one slot, 128 Ki
   }
 }
 
+TEST_CASE("chunks: for GPUs, values of 64 MiB and more are in the smallest buffers with at least 128 KiB of them") {
+  constexpr std::uint64_t kBytes[] = {256, 512, 512, 1024};  // KiB, by slots
+  constexpr std::uint64_t kLarge = 64 * kKiB * kKiB / sizeof(float);
+  for (const std::uint64_t slots : {0, 1, 2, 3}) {
+    CAPTURE(slots);
+    for (const std::uint64_t floats : {kLarge, kLarge + 1, 100 * kLarge}) {
+      const Cut found = cut_for_gpu(floats, slots);
+      CHECK(found.buffer_bytes == kBytes[slots] * kKiB);
+      CHECK(found.piece_elements * sizeof(float) >= 128 * kKiB);
+      const std::uint64_t of_half = (found.buffer_bytes / 2 - kHeader) / (sizeof(float) * (1 + slots));
+      CHECK(of_half * sizeof(float) < 128 * kKiB);
+      CHECK(kHeader + found.piece_elements * sizeof(float) * (1 + slots) <= found.buffer_bytes);
+      CHECK((found.pieces - 1) * found.piece_elements < floats);
+      CHECK(found.pieces * found.piece_elements >= floats);
+    }
+    for (const std::uint64_t floats : {std::uint64_t{1}, std::uint64_t{5000}, std::uint64_t{1'000'000}, kLarge - 1})
+      CHECK(cut_for_gpu(floats, slots).buffer_bytes == cut(floats, slots).buffer_bytes);
+    CHECK(cut_for_gpu(kLarge, slots, DType::kFloat32, 4 * kKiB).buffer_bytes == 4 * kKiB);  // a size that is given
+  }
+  CHECK(cut_for_gpu(kLarge, 7).buffer_bytes == cut(kLarge, 7).buffer_bytes);  // none holds as much
+}
+
+TEST_CASE("chunks: for GPUs, variables of which no link pulls the values stay as they are") {
+  constexpr std::uint64_t kLarge = 64 * kKiB * kKiB / sizeof(float);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat64, DType::kInt64})
+    for (const std::uint64_t slots : {0, 1, 2}) {
+      CAPTURE(to_string(dtype));
+      CAPTURE(slots);
+      CHECK(cut_for_gpu(kLarge, slots, dtype).buffer_bytes == cut_for_gpu(kLarge, slots, dtype, 0).buffer_bytes);
+    }
+}
+
 TEST_CASE("chunks: a variable that fits into 16 KiB with its slots is one chunk, in the smallest buffer for it") {
   for (std::uint64_t slots = 0; slots <= 4; ++slots)
     for (std::uint64_t elements = 1; elements * sizeof(float) <= 16 * kKiB; ++elements) {
@@ -115,7 +159,7 @@ TEST_CASE("chunks: for every size and number of slots they cover the variable, f
       }
 }
 
-TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, or 0") {
+TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, 0, or kChunkBytesForGpu") {
   JobConfig config;
   config.job = "chunks";
   const auto refusal = [&](std::uint64_t bytes) -> std::string {
@@ -128,9 +172,10 @@ TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, or 0") {
     return "";
   };
   CHECK(refusal(0).empty());
+  CHECK(refusal(kChunkBytesForGpu).empty());
   for (std::uint64_t bytes = kKiB; bytes <= 1024 * kKiB; bytes *= 2) CHECK(refusal(bytes).empty());
-  for (const std::uint64_t bytes :
-       {1UL, 2UL, 512UL, 1023UL, 1025UL, 1536UL, 3000UL, 2048 * kKiB, kKiB + 1024 * kKiB, 1UL << 32, 1UL << 63, ~0UL}) {
+  for (const std::uint64_t bytes : {1UL, 2UL, 512UL, 1023UL, 1025UL, 1536UL, 3000UL, 2048 * kKiB, kKiB + 1024 * kKiB,
+                                    1UL << 32, 1UL << 63, ~0UL - 1}) {
     CAPTURE(bytes);
     CHECK(refusal(bytes).find("`chunk-bytes` must be a power of two from 1KiB to 1MiB") != std::string::npos);
   }
@@ -147,6 +192,30 @@ TEST_CASE("chunks: a job has the requested chunk size, and reports it in its set
     const PartInfo part = JobView(name.text()).variables().front().parts.front();
     CHECK(part.piece_elements == (bytes - kHeader) / sizeof(float));
     CHECK(part.pieces == (5000 - 1) / part.piece_elements + 1);
+  }
+}
+
+TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts are large or not, each by its size") {
+  constexpr std::uint64_t kLarge = 64 * kKiB * kKiB / sizeof(float);
+  for (const std::uint32_t tasks : {1U, 2U}) {
+    CAPTURE(tasks);
+    const JobName name;
+    JobConfig config = settings(name, kChunkBytesForGpu);
+    config.tasks = tasks;
+    if (tasks > 1) config.placement = Placement::kPartition;
+    Server server(config);
+    Worker worker(options(name));
+    CHECK(worker.config().chunk_bytes == kChunkBytesForGpu);
+    CHECK(JobView(name.text()).info().config.chunk_bytes == kChunkBytesForGpu);
+    const auto leave = [](std::span<float>) {};
+    worker.variable({.name = "large", .shape = {kLarge}, .rule = UpdateRule::kAdd, .layout = {}}, leave);
+    worker.variable({.name = "small", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = {}}, leave);
+    Worker other(options(name));  // checks the records
+    for (const VariableInfo& variable : JobView(name.text()).variables())
+      for (const PartInfo& part : variable.parts) {
+        const std::uint64_t chunk = variable.name == "small" ? 8 * kKiB : tasks == 1 ? 256 * kKiB : 32 * kKiB;
+        if (variable.name == "large" || tasks == 1) CHECK(part.piece_elements == (chunk - kHeader) / sizeof(float));
+      }
   }
 }
 

@@ -182,6 +182,37 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   }
 }
 
+TEST_CASE(
+    "gpu link: in a job for GPUs the copy engine pulls large variables, also beside small ones, and a kernel others") {
+  constexpr std::uint64_t kLarge = std::uint64_t{64} << 18;  // floats of 64 MiB
+  const std::vector<std::uint64_t> large{kLarge, 5003, 1}, small{kLarge - 1, 5003, 1};
+  GpuOptions options;
+  options.stream_waits = true;
+  const auto pulls = [&](std::uint64_t chunk_bytes, UpdateRule rule, const std::vector<std::uint64_t>& sizes) {
+    FakeGpu fake;
+    JobConfig config = test::gpu_job();
+    config.max_workers = 2;
+    config.chunk_bytes = chunk_bytes;
+    config.optimizer.rule = rule;
+    Server server(config);
+    GpuMember member(fake.box, config, sizes, options);
+    CHECK_FALSE(member.pull());
+    for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
+    const std::string strategy = member.link->transfers().strategy;
+    const bool is_engine = strategy.find("pulls by the copy engine") == 0;
+    CHECK((fake.cuda.count("copy_batch") > 0) == is_engine);
+    CHECK(member.link->can_wait() == !is_engine);
+    CHECK(member.warnings.empty());
+    return strategy.substr(0, strategy.find(','));
+  };
+  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdam}) {
+    CAPTURE(to_string(rule));
+    CHECK(pulls(kChunkBytesForGpu, rule, large) == "pulls by the copy engine");
+    CHECK(pulls(0, rule, large) == "pulls by a kernel");
+  }
+  CHECK(pulls(kChunkBytesForGpu, UpdateRule::kSgd, small) == "pulls by a kernel");
+}
+
 TEST_CASE("gpu link: a driver that refuses stream waits gives a warning, and steps are not enqueued ahead") {
   FakeGpu fake({.refuses_waits = true});
   const JobConfig config = adding();

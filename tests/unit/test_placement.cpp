@@ -124,18 +124,21 @@ TEST_CASE("placement: a small variable after more data than its buffers have num
     shm::choose_pieces(record, nullptr, job.segments.config().chunk_bytes);
     shm::choose_place(record, nullptr, job.segments, before);
   };
-  const TestJob job;
-  for (const auto& row : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
-    const auto gib = static_cast<std::uint64_t>(row.first), bytes = static_cast<std::uint64_t>(row.second);
-    CAPTURE(gib);
-    shm::VariableShm record{};
-    place(job, record, gib);
-    CHECK((std::uint64_t{1} << record.buffer_class) == bytes);
-    CHECK(record.pieces == 1);
-    CHECK(record.piece_elements >= 100);
-    CHECK(record.data_offset >= gib << 30);
-    CHECK((record.shard_end >> record.buffer_class) < (1U << 24));
-  }
+  JobConfig for_gpu = with_small_chunks();
+  for_gpu.chunk_bytes = kChunkBytesForGpu;
+  const TestJob plain, of_gpu(for_gpu);
+  for (const TestJob* job : {&plain, &of_gpu})
+    for (const auto& row : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
+      const auto gib = static_cast<std::uint64_t>(row.first), bytes = static_cast<std::uint64_t>(row.second);
+      CAPTURE(gib);
+      shm::VariableShm record{};
+      place(*job, record, gib);
+      CHECK((std::uint64_t{1} << record.buffer_class) == bytes);
+      CHECK(record.pieces == 1);
+      CHECK(record.piece_elements >= 100);
+      CHECK(record.data_offset >= gib << 30);
+      CHECK((record.shard_end >> record.buffer_class) < (1U << 24));
+    }
   shm::VariableShm record{};
   CHECK_THROWS_WITH_AS(place(TestJob(with_small_chunks()), record, 16), doctest::Contains("16.0 GiB"), Error);
 }

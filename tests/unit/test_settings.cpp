@@ -92,6 +92,38 @@ TEST_CASE("settings: stored settings are read back as written, and none is omitt
   CHECK(config::decode(config::encode(plain)) == plain);
 }
 
+TEST_CASE("settings: chunk-bytes is a size, auto or gpu, and is shown and stored as such") {
+  const auto row = std::find_if(job_settings().begin(), job_settings().end(),
+                                [](const auto& setting) { return setting.name == std::string("chunk-bytes"); });
+  REQUIRE(row != job_settings().end());
+  struct Case {
+    const char* text;
+    std::uint64_t bytes;
+    const char *written, *shown;
+  };
+  for (const Case& one : {Case{"gpu", kChunkBytesForGpu, "gpu", "gpu"}, Case{"GPU", kChunkBytesForGpu, "gpu", "gpu"},
+                          Case{"auto", 0, "", "0"}, Case{"64KiB", 65536, "65536", "65536"}}) {
+    CAPTURE(one.text);
+    JobConfig config = config::resolved({});
+    config.chunk_bytes = 1024;
+    read(*row, config, one.text);
+    CHECK(config.chunk_bytes == one.bytes);
+    CHECK(row->value.write(config) == one.written);
+    CHECK(show(*row, config) == one.shown);
+    CHECK_NOTHROW(config::check(*row, config));
+    CHECK(config::decode(config::encode(config)) == config);
+  }
+  const auto refused = [&](const char* text, const char* why) {
+    JobConfig config;
+    CHECK_THROWS_WITH_AS(read(*row, config, text), why, Error);
+  };
+  refused("many", "`chunk-bytes`: 'many' is not a size, auto or gpu");
+  refused("gpus", "`chunk-bytes`: 'gpus' is not a size, auto or gpu; did you mean gpu?");
+  refused("4KB of", "`chunk-bytes`: '4KB of' is not a size; write 64KiB, 64K, 4MiB, 1GiB or plain bytes");
+  refused("0", "`chunk-bytes` must be greater than 0");
+  refused("18446744073709551615", "`chunk-bytes`: '18446744073709551615' is too large");
+}
+
 TEST_CASE("settings: a real number loses no bit") {
   for (const float rate : {0.1F, 1e-45F, 1.17549435e-38F, 3.40282347e38F, 0.333333343F, 16777217.0F}) {
     JobConfig config = config::resolved({});
@@ -155,7 +187,8 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
           "`lr` must be greater than 0 with `optimizer` ftrl, which divides by it");
   refused([](JobConfig& c) { c.optimizer.weight_decay = -1; }, "`weight-decay` must be at least 0");
   refused([](JobConfig& c) { c.linger_seconds = -1; }, "`linger` must be at least 0");
-  refused([](JobConfig& c) { c.chunk_bytes = 1000; }, "`chunk-bytes` must be a power of two from 1KiB to 1MiB");
+  refused([](JobConfig& c) { c.chunk_bytes = 1000; },
+          "`chunk-bytes` must be a power of two from 1KiB to 1MiB, auto or gpu");
   refused([](JobConfig& c) { c.layout = Layout{9}; }, "`layout`: unknown value; expected versioned|inplace");
   refused([](JobConfig& c) { c.numa = Numa::kNodes; }, "`numa`: name 1 to 64 nodes");
   refused([](JobConfig& c) { c.place["a,b"] = 0; }, "`place`: a variable's name has 1 to 123 of A-Z a-z 0-9 _ . : / -");

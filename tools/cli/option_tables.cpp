@@ -189,6 +189,8 @@ const Settings<PsSettings>& ps_options() {
         "is one for each GPU or MIG instance, times `workers-per-process`";
     row_of(job, "threads").meaning +=
         "; the default of launch_shm with --device cuda or auto is cores / workers, at most 8";
+    row_of(job, "chunk-bytes").meaning +=
+        "; the default of launch_shm with --device cuda or auto is gpu, except with --wire bf16";
     using S = PublishSettings;
     const Settings<S> publish = {
         {"publish", config::text(&S::name, "NAME"), kRun, kPs | kLaunch,

@@ -421,6 +421,7 @@ std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings,
     settings.one_worker_per_gpu = settings.device.may_be_cuda() && !settings.device.index &&
                                   settings.device_of_rank.empty() && !line.was_given("workers");
     settings.default_threads = !line.was_given("threads");
+    settings.default_chunks = !line.was_given("chunk-bytes");
     if (!settings.program.empty()) {
       check_recording(settings);
       if (!settings.trace.empty()) throw Error("--trace: for worker_shm only; leave out the program after --");

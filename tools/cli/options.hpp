@@ -170,6 +170,7 @@ struct LaunchSettings {
   bool restart_workers = false, replace = false;
   bool one_worker_per_gpu = false;  // --device cuda or auto, and no --workers
   bool default_threads = false;     // no --threads
+  bool default_chunks = false;      // no --chunk-bytes
   bool json = false, verbose = false;
 };
 

@@ -35,7 +35,7 @@ Json as_json(const config::Setting<JobConfig>& setting, const JobConfig& config)
   const std::string text = show(setting, config);
   switch (setting.value.kind) {
     case config::Kind::kNumber:
-      return Json::parse(text);
+      return Json::accept(text) ? Json::parse(text) : Json(text);  // or a word that stands for one
     case config::Kind::kFlag:
       return text == "on";
     case config::Kind::kWord:

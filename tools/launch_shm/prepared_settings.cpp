@@ -12,6 +12,7 @@
 #include "common/checkpoint_dir.hpp"
 #include "common/warm_start.hpp"
 #include "config/spelling.hpp"
+#include "launch_shm/child_arguments.hpp"
 #include "launch_shm/visible_gpus.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/loop/count_model.hpp"
@@ -71,6 +72,16 @@ void choose_threads(LaunchSettings& settings) {
   settings.ps.job.threads = std::clamp(cores / settings.ps.job.workers, 1U, kMostThreads);
 }
 
+// Whether a worker may be on a GPU that reads the job's chunks. With bfloat16 parameters the CPU reads them.
+bool may_pull_by_gpu(const LaunchSettings& settings) {
+  const std::uint32_t workers = std::max(settings.ps.job.workers, settings.ps.job.elastic_max);
+  for (std::uint32_t rank = 0; rank < workers; ++rank) {
+    const WorkerSettings worker = worker_settings(settings, rank, false);
+    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBfloat16) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
@@ -86,6 +97,7 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   if (settings.program.empty()) {  // another program chooses for itself
     choose_devices(settings);
     choose_threads(settings);
+    if (settings.default_chunks && may_pull_by_gpu(settings)) settings.ps.job.chunk_bytes = kChunkBytesForGpu;
   }
   choose_processes(settings);
   return settings;

@@ -58,6 +58,8 @@ class Membership:
     worker, unless they ask for ranks, and the last one to close ends the job. One with `create` and the prefix of an
     earlier one replaces all of them, because a program (such as a cell of a notebook) then begins anew. So does one with
     another prefix if the program has forgotten all of them and nobody else is in the job.
+
+    A job that is created has the `defaults` for what is not in `settings`. One that exists may have others.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Membership:
         settings: dict[str, Any],
         restore: Optional[str] = None,
         prefix: str = "",
+        defaults: Optional[dict[str, Any]] = None,
     ) -> None:
         self._pid = os.getpid()
         self._serve(None)
@@ -90,7 +93,8 @@ class Membership:
             shared = next((m.worker for m in _here(name) if m._prefix != prefix), None) if rank is None and name else None
             if create and name and shared is None:
                 allowed = threads or _share_of_cores(int(settings.get("workers") or _environment.world_size() or 1))
-                self._serve(_try_serve(name, restore, {"threads": allowed, "group": group or None, **settings}))
+                own = {"threads": allowed, "group": group or None, **(defaults or {})}
+                self._serve(_try_serve(name, restore, {**own, **settings}))
             try:
                 self.worker = shared or Worker(name, rank=rank, wait=wait, group=group, threads=threads)
             except BaseException:

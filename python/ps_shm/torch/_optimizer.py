@@ -97,7 +97,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         wire: the transfer dtype of a model on a GPU: with "bf16", gradients and the values of more than 2 MiB are rounded to
             bfloat16 on their way, with "bf16-push" only gradients. The job's values stay float32. Ignored on a CPU.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
-            have these settings. PyTorch's betas, eps and nesterov are accepted, too.
+            have these settings. PyTorch's betas, eps and nesterov are accepted, too. A job that is created here for a
+            model on a GPU has chunk_bytes="gpu", unless chunk_bytes is given or wire is "bf16".
 
     Raises:
         TypeError: the model's parameters are on several devices or of another type, two of them share memory, or none is
@@ -154,6 +155,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
         self._how_to_join = (job, create, rank, wait, group, threads, settings)
+        # With wire="bf16" the CPU reads the chunks, whose size does not matter then.
+        self._job_defaults = {"chunk_bytes": "gpu"} if self._is_on_gpu and wire != "bf16" else {}
         self._group = group
         self._join(restore)
         try:
@@ -189,7 +192,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._enter(folder, is_state=isinstance(restore, dict))
 
     def _enter(self, folder: Optional[str], is_state: bool) -> None:
-        self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix))
+        self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix, defaults=self._job_defaults))
         self.worker = self._membership.worker
         try:
             if is_state and self._membership.shares_worker:

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "ps_shm/errors.hpp"
+#include "ps_shm/job_config.hpp"
 
 namespace ps_shm::shm {
 namespace {
@@ -28,7 +29,7 @@ std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
 // cost of a chunk no longer shows at 32 KiB, and with larger chunks the free buffers displace other data from a core's
 // cache. Large variables are read from memory, by a processor that reads ahead within each array of a chunk: with
 // optimizer slots, these are long enough in chunks of 64 and 128 KiB. benches/tuning.py measures all of this.
-std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
+std::uint32_t class_by_size(std::uint64_t elements, std::uint64_t arrays) {
   for (std::uint32_t buffer_class = 10; buffer_class <= 14; ++buffer_class)
     if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
   const std::uint64_t bytes = elements * sizeof(float) * arrays;
@@ -38,6 +39,20 @@ std::uint32_t choose_class(std::uint64_t elements, std::uint64_t arrays) {
 
 // The floats of a chunk for each float of its values: that one, and the optimizer slots.
 std::uint64_t arrays_of_chunk(const VariableShm& record) { return 1 + record.slots * gradients_per_float(record); }
+
+bool is_size(std::uint64_t chunk_bytes) { return chunk_bytes != 0 && chunk_bytes != kChunkBytesForGpu; }
+
+std::uint32_t choose_class(const VariableShm& record, std::uint64_t chunk_bytes) {
+  if (is_size(chunk_bytes)) return static_cast<std::uint32_t>(std::countr_zero(chunk_bytes));
+  const std::uint64_t arrays = arrays_of_chunk(record);
+  const std::uint32_t by_size = class_by_size(record.elements, arrays);
+  // A link to a GPU pulls float32 only.
+  if (chunk_bytes == 0 || array_dtype(record) != DType::kFloat32 || record.elements * sizeof(float) < kLargeForGpu)
+    return by_size;
+  for (std::uint32_t buffer_class = by_size; buffer_class <= kMaxClass; ++buffer_class)
+    if (chunk_elements(buffer_class, arrays) * sizeof(float) >= kGpuChunkBytes) return buffer_class;
+  return by_size;  // with more than six slots, which no rule has: larger chunks would not help
+}
 
 // The shard that the settings assign to the variable, if any.
 std::optional<std::uint32_t> place_by_hand(const JobSegments& job, std::string_view name) {
@@ -137,8 +152,7 @@ void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t c
   record.row_bytes = 0;
   if (!is_versioned(record)) choose_blocks(record);
   if (is_versioned(record) && base == nullptr) {
-    record.buffer_class = chunk_bytes != 0 ? static_cast<std::uint32_t>(std::countr_zero(chunk_bytes))
-                                           : choose_class(record.elements, arrays_of_chunk(record));
+    record.buffer_class = choose_class(record, chunk_bytes);
     record.piece_elements = chunk_elements(record.buffer_class, arrays_of_chunk(record));
   } else if (is_reserve(record)) {
     record.buffer_class = base->buffer_class;
@@ -219,7 +233,7 @@ void choose_place(VariableShm& record, const VariableShm* base, const JobSegment
         ErrorCode::kNoSpace);
   // Far into a shard there are no numbers left for small buffers. Larger buffers hold the same chunks.
   while (!try_place_buffers(record, end, job, shard)) {
-    if (job.config().chunk_bytes != 0 || record.buffer_class == kMaxClass)
+    if (is_size(job.config().chunk_bytes) || record.buffer_class == kMaxClass)
       throw Error(
           fmt::format(
               "variable '{}' does not fit into its shard: it would end at {:.1f} GiB, but buffers of {} bytes can be "

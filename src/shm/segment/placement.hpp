@@ -16,6 +16,19 @@ namespace ps_shm::shm {
 
 inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 
+// With JobConfig::chunk_bytes kChunkBytesForGpu, a variable or part whose values have at least kLargeForGpu bytes is
+// divided into chunks whose values have at least kGpuChunkBytes.
+//
+// From 128 KiB a chunk on a GPU pulls by the copy engine (device/strategy.hpp). What counts there is the mean over all
+// variables of a link, and buffers are powers of two, so that most chunks have more and smaller variables may be among
+// them.
+//
+// By published figures a kernel pulls 64 MiB in 1.9 ms and the copy engine in 1.2 ms. For smaller variables the gain is
+// less than a step's launches and slower pushes may cost. Larger buffers also take memory: there are four free ones of
+// each class for each thread of each worker that there may be, so 128 MiB in buffers of 256 KiB for 16 workers of 8
+// threads. For a variable of 64 MiB that is in proportion.
+inline constexpr std::uint64_t kLargeForGpu = std::uint64_t{64} << 20, kGpuChunkBytes = std::uint64_t{128} << 10;
+
 // A part: rows of the first axis, or all of a variable that is not partitioned. Counted in elements in place, and
 // otherwise in floats: for another dtype, the floats that its bytes take.
 struct PartPlan {
@@ -43,7 +56,7 @@ class PartsPlan {
 };
 
 // Chooses buffer class and size of the record's chunks or blocks from its elements, slots and layout. An accumulator
-// or a reserve takes those of `base`, the record that it belongs to.
+// or a reserve takes those of `base`, the record that it belongs to. `chunk_bytes`: JobConfig's.
 void choose_pieces(VariableShm& record, const VariableShm* base, std::uint64_t chunk_bytes) noexcept;
 
 // The space that the records so far take, which determines where the next one goes. Wait-free.
