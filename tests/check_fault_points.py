@@ -41,6 +41,8 @@ WITHOUT = {
     "wait_until_open": "what the inspector shows: for people",
     "BridgeState::take_or_make": "publishing comes before the name: nobody can see either",
     "BridgeState::try_take_found": "letting go of the byte: the kernel does the same at a death",
+    "try_push_in_place": "tests/faults/test_single_writer_deaths.cpp kills a pusher before each of its stores",
+    "complete": "the same test kills a pusher, and its successor, before each of its stores",
     "begin_once": "tests/faults/test_guests.cpp kills a guest before each of its stores",
     "wait_initialised": "the claim is followed by initialise()",
     "initialise": "the last wake may be missing (waiting.W2)",

@@ -96,8 +96,10 @@ void add_push(const std::string& who, bool is_exact, const std::function<Pushed(
 }
 
 // A push with this rule; `chunk_bytes`: 0 for the default.
-Figures push_by_rule(UpdateRule rule, std::uint64_t floats, int processes, std::uint64_t chunk_bytes) {
+Figures push_by_rule(UpdateRule rule, std::uint64_t floats, int processes, std::uint64_t chunk_bytes,
+                     Layout layout = Layout::kVersioned) {
   JobConfig config = counting_config(processes);
+  config.layout = layout;
   config.optimizer.rule = rule;
   config.optimizer.learning_rate = 1e-6F;
   config.chunk_bytes = chunk_bytes;
@@ -112,9 +114,10 @@ Figures push_by_rule(UpdateRule rule, std::uint64_t floats, int processes, std::
   return figures_of(pushed, floats, limit);
 }
 
-void add_rule(UpdateRule rule, std::uint64_t said, int processes) {
-  add_case(fmt::format("push_rule/{}/floats:{}/processes:{}", to_string(rule), said, processes),
-           [=] { return push_by_rule(rule, floats_of(said), processes, 0); });
+void add_rule(UpdateRule rule, std::uint64_t said, int processes, Layout layout = Layout::kVersioned) {
+  const char* const which = layout == Layout::kVersioned ? "" : "single-writer/";
+  add_case(fmt::format("push_rule/{}{}/floats:{}/processes:{}", which, to_string(rule), said, processes),
+           [=] { return push_by_rule(rule, floats_of(said), processes, 0, layout); });
 }
 
 void add_chunks(UpdateRule rule, std::uint64_t said, int processes) {
@@ -145,7 +148,10 @@ void add_push_cases() {
        {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdagrad,
         UpdateRule::kRmsProp, UpdateRule::kAdam, UpdateRule::kAdamW, UpdateRule::kFtrl})
     add_rule(rule, 1'000'000, 2);
-  add_rule(UpdateRule::kAdam, 100'000'000, 1);
+  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdam}) {
+    add_rule(rule, 100'000'000, 1);
+    add_rule(rule, 100'000'000, 1, Layout::kSingleWriter);
+  }
   for (const std::uint64_t floats : {100'000, 1'000'000, 16'000'000}) add_chunks(UpdateRule::kSgd, floats, 2);
   for (const std::uint64_t floats : {1'000'000, 16'000'000})
     for (const int processes : {1, 2}) add_chunks(UpdateRule::kAdam, floats, processes);

@@ -67,8 +67,8 @@ def _rules():
     size = "floats:100000000/processes:1"
     yield Target(
         "push",
-        "one writer, Adam, 100,000,000 floats, of PyTorch's fused Adam",
-        f"push_rule/adam/{size}",
+        "the only worker, layout single-writer, Adam, 100,000,000 floats, of PyTorch's fused Adam",
+        f"push_rule/single-writer/adam/{size}",
         "GB/s",
         (f"torch/adam/{size}",),
         at_least=1.0,

@@ -180,7 +180,7 @@ Args:
         each element, of bfloat16.
     rule: the update rule: add, sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw, ftrl or rowwise_adagrad. None:
         the job's optimizer.
-    layout: versioned or inplace. None: the job's layout, or versioned for types that take no gradients.
+    layout: versioned, inplace or single-writer. None: the job's layout, or versioned for types that take no gradients.
     regularize: multiplies the job's l2, l1 and weight_decay for this variable. 0: they do not apply to it.
     lr_scale: multiplies the job's learning rate for this variable.
     wait: without `init` and `shape`, how long to wait for another worker to declare the variable, and then to

@@ -74,8 +74,11 @@ UpdateRule rule_of(const std::string& name) {
 }
 
 Layout layout_of(const std::string& name) {
-  const std::vector<std::string> names{to_string(Layout::kVersioned), to_string(Layout::kInplace)};
-  return config::choose("layout", name, names) == names[0] ? Layout::kVersioned : Layout::kInplace;
+  std::vector<std::string> names;
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace, Layout::kSingleWriter})
+    names.emplace_back(to_string(layout));
+  const std::string& chosen = config::choose("layout", name, names);
+  return static_cast<Layout>(std::find(names.begin(), names.end(), chosen) - names.begin() + 1);
 }
 
 void alter(JobConfig& config, const nb::dict& settings) {

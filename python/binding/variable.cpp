@@ -248,7 +248,8 @@ taken.)");
       .def_prop_ro(
           "layout", [](const NamedVariable& self) { return std::string(to_string(self.variable.layout())); },
           "How the variable is stored. 'versioned': in chunks, each of which a push replaces as a whole. 'inplace': as "
-          "elements that are updated where they lie, which pulling and pushing rows requires.");
+          "elements that are updated where they lie, which pulling and pushing rows requires. 'single-writer': in chunks that "
+          "the pushes of the job's only worker change where they lie.");
   return type;
 }
 

@@ -329,8 +329,8 @@ above, it was below twice `least`.)")
       .def("values", &values, "name"_a, nb::sig("def values(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
            R"(Returns a copy of a variable's values, as a new NumPy array. Values of bfloat16 are converted to float32.
 
-Each chunk is one version of that chunk, and each element of an in-place variable is whole. The copy as a whole is not
-point-in-time; see state().
+Each chunk is one version of that chunk, and each element of an in-place variable is whole; with layout single-writer, each
+block of 128 elements of a chunk. The copy as a whole is not point-in-time; see state().
 
 Raises:
     KeyError: there is no variable of that name.

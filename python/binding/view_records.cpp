@@ -80,7 +80,7 @@ void add_variable_info(nb::module_& module) {
           "The update rule, such as 'adam'.")
       .def_prop_ro(
           "layout", [](const VariableInfo& self) { return std::string(to_string(self.layout)); },
-          "'versioned' or 'inplace'.")
+          "'versioned', 'inplace' or 'single-writer'.")
       .def_ro("updates", &VariableInfo::updates, "The average number of pushes per chunk (in-place: per block).")
       .def_ro("slots", &VariableInfo::slots, "The names of the arrays of its optimizer state.")
       .def_ro("initialised", &VariableInfo::initialised, "Whether it has its initial values.")

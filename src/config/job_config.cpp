@@ -46,6 +46,8 @@ const char* to_string(Layout layout) noexcept {
       return "versioned";
     case Layout::kInplace:
       return "inplace";
+    case Layout::kSingleWriter:
+      return "single-writer";
   }
   return "unknown";
 }
@@ -131,6 +133,7 @@ void check(const JobConfig& config) {
   require(!traits_of(config.mode).needs_versioned || config.layout != Layout::kInplace,
           "`mode` sync needs `layout` versioned: helping is exact for versioned chunks only; use `layout` versioned or "
           "`mode` async");
+  if (config.layout == Layout::kSingleWriter) config::require_single_writer(config, "`layout` single-writer");
   require(config.staleness == 0 || traits_of(config.mode).has_staleness_bound,
           "`staleness` is the bound of mode ssp: use `mode` ssp");
   require(config.reduce != Reduce::kAtomic || traits_of(config.mode).has_reduce, "`reduce` atomic needs `mode` sync");

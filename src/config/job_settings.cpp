@@ -9,6 +9,7 @@
 #include "config/modes.hpp"
 #include "config/spelling.hpp"
 #include "config/values.hpp"
+#include "ps_shm/errors.hpp"
 
 namespace ps_shm::config {
 namespace {
@@ -189,7 +190,7 @@ Settings<JobConfig> make_job_settings() {
       {"elastic-max", whole(&J::elastic_max, 0, kMaxWorkers), kWorkers, kNone,
        "maximum number of workers that a launcher keeps running"},
       {"max-workers", whole_or_none(&J::max_workers, 1, kMaxWorkers), kWorkers, kBoth,
-       "maximum number of workers at one time", {.otherwise = "twice `workers`, at least 16"}},
+       "maximum number of workers at one time", {.otherwise = "twice `workers`, at least 16; `layout` single-writer: 1"}},
       {"threads", whole(&J::threads, 1, kMaxThreads), kWorkers, kBoth,
        "maximum number of threads with which a worker transfers large pulls and pushes"},
       {"mode", choice(&J::mode, modes()), kJob, kBoth,
@@ -224,8 +225,9 @@ Settings<JobConfig> make_job_settings() {
        "placement partition: maximum size of a part, instead of `partitions`", {.unit = "bytes", .otherwise = "none"}},
       {"place", place(), kPlacement, kBoth,
        "place a variable in the given shard; may be repeated", {.takes_all = true}},
-      {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace), kPlacement, kBoth,
-       "memory layout of variables"},
+      {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace, Layout::kSingleWriter), kPlacement, kBoth,
+       "memory layout of variables: versioned chunks; inplace, which rows need; single-writer, faster with optimizer "
+       "slots, for jobs with one worker"},
       {"chunk-bytes", chunk_bytes(), kPlacement, kBoth,
        "chunk size of versioned variables; auto: by the variable's size; gpu: the same, but large variables have chunks "
        "that a GPU pulls by its copy engine", {.unit = "bytes", .otherwise = "auto"}},
@@ -257,7 +259,16 @@ const Settings<JobConfig>& job_settings() {
 }
 
 std::uint32_t ranks_of(const JobConfig& config) noexcept {
+  if (config.max_workers == 0 && config.layout == Layout::kSingleWriter && config.workers == 1) return 1;
   return config.max_workers != 0 ? config.max_workers : std::clamp<std::uint32_t>(2 * config.workers, 16, kMaxWorkers);
+}
+
+void require_single_writer(const JobConfig& config, const std::string& what) {
+  if (ranks_of(config) != 1 || config.elastic_max > 1)
+    throw Error(what +
+                " needs a job that can have one worker only: use `workers` 1 and `max-workers` 1, or layout versioned");
+  if (traits_of(config.mode).needs_versioned)
+    throw Error(what + " needs `mode` async or ssp: in mode sync a step belongs to all workers; use layout versioned");
 }
 
 JobConfig resolved(JobConfig config) {

@@ -17,6 +17,9 @@ const Settings<Optimizer>& optimizer_settings();
 // The number of ranks of a job with these settings: max_workers, or its default.
 std::uint32_t ranks_of(const JobConfig& config) noexcept;
 
+// Throws Error, naming `what`, unless the job can have variables of Layout::kSingleWriter.
+void require_single_writer(const JobConfig& config, const std::string& what);
+
 // Fills in what is unset: max_workers, and the optimizer's learning_rate and weight_decay.
 JobConfig resolved(JobConfig config);
 

@@ -28,18 +28,25 @@ using namespace shm;
 namespace {
 
 // An intact chunk is read at the first attempt, or at the second if its writers are faster than the copy. So many
-// attempts fail in a row only if no writer will ever repair the stamp.
+// attempts fail in a row only if no writer will ever repair the stamp, or if a single writer's pushes in place to the
+// chunk follow each other without a pause.
 constexpr int kPullAttempts = 10000;
 
 void read_chunk(const Segment& shard, const VariableShm& variable, std::uint64_t chunk, float* out,
                 std::uint64_t array) {
   const VersionedVariable source(shard, variable);
+  const std::uint64_t first_version = source.version(chunk);
   PullResult result = PullResult::kTorn;
   for (int attempt = 0; attempt < kPullAttempts && result != PullResult::kWhole; ++attempt) {
     result = source.try_pull_chunk(chunk, out, array);
     if (result == PullResult::kNoBuffer)
       fail_damaged(shard.name(), fmt::format("chunk {} of variable '{}' lies outside of it", chunk, variable.name));
   }
+  if (result != PullResult::kWhole && source.version(chunk) != first_version)
+    throw Error(
+        fmt::format("chunk {} of variable '{}' changes all the time: its worker pushes without a pause; try again",
+                    chunk, variable.name),
+        ErrorCode::kUnavailable);
   if (result != PullResult::kWhole)
     throw Error(
         fmt::format("chunk {} of variable '{}' is torn: its stamp differed from its word {} times; /dev/shm/{} is "

@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "shm/base/undo_log.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::update {
@@ -33,6 +34,14 @@ Call resolve(const Settings& settings, float learning_rate, float scale) noexcep
 // apply() of rules.hpp, with the result of resolve(). `updates`, `first`: as in Moment.
 void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* out, const float* in,
            std::size_t stride, const float* gradient, std::size_t count, const float* following = nullptr) noexcept;
+
+// The same with values = rule(values, gradient), and with the old floats of the block under way in `log`. Requires:
+// can_apply_in_place(call.settings).
+void apply_in_place(const Call& call, std::uint64_t updates, float* values, std::size_t stride, const float* gradient,
+                    std::size_t count, const float* following, const shm::UndoLog& log) noexcept;
+inline bool can_apply_in_place(const Settings& settings) noexcept {
+  return settings.dtype == DType::kFloat32 && settings.ema == 0;
+}
 
 // Prefetches a cache line that will be read and then written: the buffer that an update replaces is the next one to be
 // filled. One request for both instead of two saves a transfer between cores if another core has written the line

@@ -4,7 +4,9 @@
 #include <cmath>
 #include <iterator>
 #include <limits>
+#include <type_traits>
 
+#include "shm/base/undo_log.hpp"
 #include "update/bfloat16.hpp"
 #include "update/rule_table.hpp"
 #include "update/simd.hpp"
@@ -92,20 +94,29 @@ struct ClippedSum {
   [[gnu::always_inline]] void prefetch(std::size_t i) const noexcept { sum.prefetch(i); }
 };
 
+// In place of an UndoLog, where `out` is not `in`.
+struct NoLog {
+  [[gnu::always_inline]] static void keep(const float*, std::size_t, std::size_t, std::size_t, std::size_t) noexcept {}
+};
+
 // Prefetches all inputs half a page ahead: the processor's own prefetching stops at the ends of pages, and the buffers
 // of neighbouring chunks may lie anywhere (pushes of 4 MiB by two writers: 0.92 to 0.96 of the rate of Hogwild!
-// updates). `following`: the input that is read after `in`.
-template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
+// updates). `following`: the input that is read after `in`. In place, one stream reads and writes each array, which the
+// processor's prefetching does better, except from one chunk to the next (30 million floats, adam: 1.1 to 1.2 of the
+// rate).
+template <class Rule, std::size_t kSlots, Before kBefore, class Gradient, class Log>
 [[gnu::always_inline]] inline void for_each(const Call& shared, float* out, const float* in, std::size_t stride,
-                                            const Gradient& given, std::size_t count, const float* following) noexcept {
-  constexpr std::size_t kBlock = 64, kLine = 16, kAhead = 512, kShort = 2048;  // floats
+                                            const Gradient& given, std::size_t count, const float* following,
+                                            const Log& log) noexcept {
+  constexpr bool kIsInPlace = !std::is_same_v<Log, NoLog>;
+  constexpr std::size_t kBlock = kIsInPlace ? shm::UndoLog::kBlock : 64, kLine = 16, kAhead = 512, kShort = 2048;  // floats
   const Call call = shared;  // a copy, so that the compiler knows that no store to `out` changes it
   const Gradient gradient = given;
   const bool is_long = count > kShort || following != nullptr;
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    if (is_long || Gradient::kIsFar) {
-      const std::size_t at = i + kAhead;
+    const std::size_t at = i + kAhead;
+    if ((is_long || Gradient::kIsFar) && (!kIsInPlace || at >= count)) {
       const float* next = !is_long               ? nullptr
                           : at < count           ? in + at
                           : following != nullptr ? following + (at - count)
@@ -116,25 +127,27 @@ template <class Rule, std::size_t kSlots, Before kBefore, class Gradient>
         if (next != nullptr || Gradient::kIsFar) gradient.prefetch(at + k);
       }
     }
+    log.keep(in + i, stride, 1 + kSlots, i, kBlock);
     PS_SHM_SIMD_LOOP
     for (std::size_t k = 0; k < kBlock; ++k)
       element<Rule, kSlots, kBefore>(call, out + i + k, in + i + k, stride, gradient[i + k]);
   }
+  if (i < count) log.keep(in + i, stride, 1 + kSlots, i, count - i);
   PS_SHM_SIMD_LOOP
   for (std::size_t k = i; k < count; ++k) element<Rule, kSlots, kBefore>(call, out + k, in + k, stride, gradient[k]);
 }
 
-template <Before kBefore, class Gradient>
+template <Before kBefore, class Gradient, class Log = NoLog>
 [[gnu::always_inline]] inline void run_rule(const Call& call, float* out, const float* in, std::size_t stride,
-                                            const Gradient& gradient, std::size_t count,
-                                            const float* following) noexcept {
+                                            const Gradient& gradient, std::size_t count, const float* following,
+                                            const Log& log = {}) noexcept {
   with_rule(
       call.settings.rule, [&](auto rule) __attribute__((always_inline)) {
         using Rule = decltype(rule);
         constexpr Traits kTraits = Rule::kTraits;
         if constexpr (kTraits.works_versioned)
           for_each<Rule, kTraits.slots_of(false).size(), kTraits.is_sum ? Before::kNothing : kBefore>(
-              call, out, in, stride, gradient, count, following);
+              call, out, in, stride, gradient, count, following, log);
       });
 }
 
@@ -149,13 +162,23 @@ PS_SHM_RUN(run_sum, Before::kNoClip, Sum)
 PS_SHM_RUN(run_clipped_sum, Before::kNoClip, ClippedSum)
 #undef PS_SHM_RUN
 
+PS_SHM_SIMD_CLONES void run_plain_in_place(const Call& call, float* values, std::size_t stride, const Given& gradient,
+                                           std::size_t count, const float* following,
+                                           const shm::UndoLog& log) noexcept {
+  run_rule<Before::kNothing>(call, values, values, stride, gradient, count, following, log);
+}
+PS_SHM_SIMD_CLONES void run_full_in_place(const Call& call, float* values, std::size_t stride, const Given& gradient,
+                                          std::size_t count, const float* following, const shm::UndoLog& log) noexcept {
+  run_rule<Before::kAll>(call, values, values, stride, gradient, count, following, log);
+}
+
 auto* runner_of(const Call& call, const Given&) noexcept { return call.is_plain() ? run_plain : run_full; }
 auto* runner_of(const Call&, const Sum&) noexcept { return run_sum; }
 auto* runner_of(const Call&, const ClippedSum&) noexcept { return run_clipped_sum; }
 
 PS_SHM_SIMD_CLONES void average(const Call& call, float* out, const float* in, const float* values,
                                 std::size_t count) noexcept {
-  for_each<Average, 0, Before::kNothing>(call, out, in, 0, Given{values}, count, nullptr);
+  for_each<Average, 0, Before::kNothing>(call, out, in, 0, Given{values}, count, nullptr, NoLog{});
 }
 
 template <class Gradient>
@@ -243,6 +266,17 @@ void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* 
            std::size_t stride, const float* gradient, std::size_t count, const float* following) noexcept {
   if (call.has_t) return apply_at(call, updates, first, out, in, stride, gradient, count, following);
   run(call, out, in, stride, Given{gradient}, count, following);
+}
+
+void apply_in_place(const Call& call, std::uint64_t updates, float* values, std::size_t stride, const float* gradient,
+                    std::size_t count, const float* following, const shm::UndoLog& log) noexcept {
+  const auto run_in_place = [&](const Call& now) {
+    if (!std::isfinite(now.inverse_rate)) return;  // as in run()
+    (now.is_plain() ? run_plain_in_place : run_full_in_place)(now, values, stride, Given{gradient}, count, following,
+                                                              log);
+  };
+  if (!call.has_t) return run_in_place(call);
+  run_in_place(at_update(call, updates));
 }
 
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,

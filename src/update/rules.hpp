@@ -69,8 +69,8 @@ float first_row_state(const Settings& settings, float learning_rate) noexcept;
 // rounded stochastically (bfloat16.hpp).
 //
 // out = rule(in, gradient) over `count` elements; slot k of each lies (k + 1) * stride floats after the values. `scale`
-// multiplies the gradient first. Requires: `out` does not overlap the others; count <= stride if there are slots.
-// `following`: the caller's next `in`, if known; it is only prefetched.
+// multiplies the gradient first. Requires: `out` is `in`, or does not overlap the others; count <= stride if there are
+// slots. `following`: the caller's next `in`, if known; it is only prefetched.
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
            const float* gradient, float scale, std::size_t count, const float* following = nullptr) noexcept;
 

@@ -56,7 +56,7 @@ std::uint64_t Worker::pull_all(std::span<const Variable> variables, std::span<co
                     variables.size(), fmt::join(state.partial_ranks(), ", ")),
         ErrorCode::kUnavailable);
   for (std::size_t i = 0; i < variables.size(); ++i) {
-    if (variables[i].layout() == Layout::kVersioned)
+    if (variables[i].layout() != Layout::kInplace)
       versioned_state(state_of(variables[i])).pull_image(outs[i], state.epoch());
     else
       state.copy(variables[i].name(), outs[i]);

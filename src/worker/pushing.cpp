@@ -95,7 +95,7 @@ void Worker::push(std::span<const Variable> variables, std::span<const std::span
   for (std::size_t i = 0; i < count; ++i) {
     const VariableState& state = *variables[i].state_;
     std::vector<std::uint64_t>& versions = since[i].of_chunks;
-    if (is_applied_at_once && state.layout == Layout::kVersioned) {
+    if (is_applied_at_once && state.layout != Layout::kInplace) {
       versions.resize(state.pieces, VariableState::kNotPulled);
       impl.inputs.emplace_back(gradients[i], outs[i], versions);
     } else {
@@ -163,6 +163,10 @@ std::uint64_t Worker::Impl::change_once(std::uint64_t ticket, std::span<const Va
   std::vector<ChangeOnce> changes;
   for (std::size_t i = 0; i < handles.size(); ++i) {
     const VariableState& state = *handles[i].state_;
+    if (state.layout == Layout::kSingleWriter)
+      throw Error(fmt::format("variable '{}' has layout single-writer: no guest of job '{}' can change it; declare it "
+                              "versioned",
+                              state.name, job.job()));
     if (how == update::Change::kAdd)
       state.require_delta(values[i].size());
     else

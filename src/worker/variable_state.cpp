@@ -17,7 +17,7 @@ VariablePart::VariablePart(shm::JobSegments& job, const shm::Directory& director
       position(where),
       begin(record.part_begin),
       gradients_begin(begin * shm::gradients_per_float(record)) {
-  if (record.layout == static_cast<std::uint32_t>(Layout::kVersioned))
+  if (shm::is_versioned(record))
     versioned.emplace(job.shard(record.shard), record);
   else
     inplace.emplace(shard, record);
@@ -34,7 +34,7 @@ std::unique_ptr<VariableState> VariableState::make(shm::JobSegments& job, const 
                                                    std::uint32_t threads, record::Recording* recording,
                                                    std::uint32_t number) {
   const shm::VariableShm& first = directory.at(positions.front());
-  const bool is_versioned = first.layout == static_cast<std::uint32_t>(Layout::kVersioned);
+  const bool is_versioned = shm::is_versioned(first);
   if (recording != nullptr) {
     if (!is_versioned)
       throw Error(fmt::format("variable '{}' is in-place: its elements change one by one, in an order that is not "

@@ -156,7 +156,7 @@ struct PS_SHM_HIDDEN VariableState {
 
   // Whether a single word shows for each piece that nothing of it has changed: for chunks, and for an element that lies
   // in its counter's word.
-  bool has_versions() const noexcept { return layout == Layout::kVersioned || is_scalar; }
+  bool has_versions() const noexcept { return layout != Layout::kInplace || is_scalar; }
   // Whether every piece still has the version that this worker pulled last (state.R3). Requires: has_versions().
   virtual bool is_as_pulled() noexcept = 0;
   // Copies the pieces whose versions differ from `since`, and stores their versions there. Returns the number of pieces

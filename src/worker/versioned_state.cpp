@@ -1,12 +1,17 @@
 #include "worker/versioned_state.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace ps_shm {
 namespace {
 
 // A variable of so many floats, 32 MiB, does not stay in most caches until its values are used.
 constexpr std::uint64_t kStreamedFloats = std::uint64_t{1} << 23;
+
+// A chunk of so many elements is changed where it lies, if that is allowed. A shorter one has a free buffer in the
+// first-level cache, and no room for the undo log.
+constexpr std::uint64_t kInPlaceElements = 2048;
 
 }  // namespace
 
@@ -63,6 +68,8 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
   if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
       call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1)
     call_ = update::resolve(settings, context.learning_rate, context.scale);
+  const bool is_in_place = layout == Layout::kSingleWriter && update::can_apply_in_place(settings) &&
+                           !context.staleness_scaling && parts.front().record.piece_elements >= kInPlaceElements;
   return for_pushed(
       gradient, threads,
       [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* g, std::uint32_t thread,
@@ -71,16 +78,28 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
         const std::uint64_t count = chunks.gradient_size(chunk), stride = chunks.stride();
         const std::uint64_t first = part.gradient_begin(chunk);
         const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
-        const shm::SwapResult result = chunks.push_chunk(
-            chunk, threads.free_buffers(thread), context.label,
-            [&](float* out, const float* in, std::uint64_t version) {
-              if (!context.staleness_scaling)
-                return update::apply(call_, version, first, out, in, stride, g, count, following);
-              const float rate = rate_at(version, index, shm::kVersionMask, context);
-              update::apply(settings, {rate, version, first}, out, in, stride, g, context.scale, count, following);
-            });
-        retries += result.retries;
-        note_push(result.version, index, shm::kVersionMask);
+        shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
+        std::optional<shm::SwapResult> result;
+        if (is_in_place)
+          result =
+              chunks.try_push_in_place(chunk, free_buffers, context.label,
+                                       [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n,
+                                           std::uint64_t version, const shm::UndoLog* log) {
+                                         if (log != nullptr)
+                                           update::apply_in_place(call_, version, values, apart, g, n, following, *log);
+                                         else
+                                           update::apply(call_, version, first, values, values, apart, g + begin, n);
+                                       });
+        if (!result)
+          result = chunks.push_chunk(
+              chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+                if (!context.staleness_scaling)
+                  return update::apply(call_, version, first, out, in, stride, g, count, following);
+                const float rate = rate_at(version, index, shm::kVersionMask, context);
+                update::apply(settings, {rate, version, first}, out, in, stride, g, context.scale, count, following);
+              });
+        retries += result->retries;
+        note_push(result->version, index, shm::kVersionMask);
         if (!gradient.is_copied_back()) return;
         float* const to = gradient.out() + part.piece_begin(chunk);
         pulled[index] = chunks.pull_chunk(chunk, to, retries, 0,

@@ -1,4 +1,5 @@
-// A worker's state of a versioned variable: its chunks are replaced as a whole (shm/slots/versioned_slot.hpp).
+// A worker's state of a versioned or single-writer variable: its chunks are replaced as a whole, or changed where they lie
+// (shm/slots/versioned_slot.hpp).
 #pragma once
 
 #include <span>

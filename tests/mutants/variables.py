@@ -393,9 +393,9 @@ MUTANTS = {
         "survives": "a word without an initial value refers to buffer 0, which holds the words and has no owner",
         "file": "src/shm/slots/recovery.cpp",
         "changes": [
-            ('''          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
+            (''' && is_versioned(variable) &&
           variable.init.load_acquire() == kInitialised)  // (directory.D6) its words name buffers''',
-             "          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned))  // (directory.D6) its words name buffers"),
+             " && is_versioned(variable))  // (directory.D6) its words name buffers"),
         ],
     },
     "recovery_wrong_way": {
@@ -732,6 +732,82 @@ MUTANTS = {
         "changes": [
             ("    if (words_[chunk].word.try_exchange_acq_rel(old, next)) {  // (slot.W6) pairs with slot.W1, slot.R1",
              "    if (words_[chunk].word.store_release(next); true) {"),
+        ],
+    },
+    "undo_in_snapshot": {
+        "breaks": "A push changes a chunk in place that belongs to a snapshot.",
+        "rule": "slot.U1",
+        "tests": ['single_writer "single-writer: a snapshot*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    if (preimage_epoch(preimage) < label.epoch && preserved_buffer(variable_, chunk, preimage) != 0) return {};\n",
+             "    if (preimage_epoch(preimage) < label.epoch && variable_.base != 0) return {};\n"),
+        ],
+    },
+    "undo_kept_unseen": {
+        "breaks": "The buffer that a chunk preserves counts as lost while the chunk is changed in place.",
+        "rule": "slot.V9",
+        "tests": ['interleavings "single-writer: a push that is killed*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("is_whole(buffer, chunk, word) || is_changing_still(chunk, word)\n", "is_whole(buffer, chunk, word)\n"),
+        ],
+    },
+    "undo_one_half": {
+        "breaks": "The undo log has room for one block.",
+        "rule": "slot.U3",
+        "tests": ['interleavings "single-writer: a push that is killed*"'],
+        "file": "src/shm/base/undo_log.hpp",
+        "changes": [
+            ("room + at / kBlock % 2 * kBlock * arrays", "room + at * arrays % 1"),
+        ],
+    },
+    "undo_slots_forgotten": {
+        "breaks": "A successor takes back the values of a block, and not its slots.",
+        "rule": "slot.U6",
+        "tests": ['interleavings "single-writer: a push that is killed*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      for (std::uint64_t array = 0; array < arrays(); ++array)\n        put_back(",
+             "      for (std::uint64_t array = 0; array < 1; ++array)\n        put_back("),
+        ],
+    },
+    "undo_stamp_before_word": {
+        "breaks": "The stamp of a new version is stored before its word.",
+        "rule": "slot.U4",
+        "tests": ['interleavings "single-writer: a push that is killed*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    std::uint64_t expected = old;\n    // (slot.U4)",
+             "    std::uint64_t expected = old;\n    buffer.stamp.store_relaxed(stamp_of(chunk, next));\n    // (slot.U4)"),
+        ],
+    },
+    "undo_unchecked": {
+        "breaks": "A reader beside an update in place does not look at the mark again.",
+        "rule": "slot.U5",
+        "tests": ['PS_SHM_WEAK_SCENE="in place" weak_weak "weak: slots*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("    return log.mark->load_acquire() == mark && buffer", "    return buffer"),
+        ],
+    },
+    "undo_counts_as_current": {
+        "breaks": "A copy of blocks of two versions counts as the current version.",
+        "rule": "slot.U5",
+        "tests": ['PS_SHM_WEAK_SCENE="in place" weak_weak "weak: slots*"'],
+        "file": "src/shm/slots/versioned_slot.hpp",
+        "changes": [
+            ("      if (try_pull_changing(chunk, word, out, array)) return (version_of(word) - 1) & kVersionMask;",
+             "      if (try_pull_changing(chunk, word, out, array)) return version_of(word);"),
+        ],
+    },
+    "undo_while_uncertain": {
+        "breaks": "Several workers may change a chunk in place.",
+        "rule": "slot.U1",
+        "tests": ['single_writer "single-writer: needs*"'],
+        "file": "src/config/job_settings.cpp",
+        "changes": [
+            ("  if (ranks_of(config) != 1 ||", "  if (ranks_of(config) == 0 ||"),
         ],
     },
     "use_sum_unchecked_behind": {

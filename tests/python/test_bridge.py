@@ -350,6 +350,14 @@ def test_a_report_that_cannot_be_written_ends_no_bridge(job, capfd):
     assert capfd.readouterr().err.count("the report ends here: [Errno 28] No space left on device") == 2
 
 
+def test_a_job_of_single_writer_variables_is_refused(job):
+    with BoxesHere(job, 1, optimizer="adam", workers=1, layout="single-writer") as boxes:
+        boxes.workers[0].variable("w", numpy.zeros(3, "float32"))
+        boxes.workers[0].step()
+        with pytest.raises(ps_shm.Error, match="'w' of job .* has layout single-writer, which a bridge cannot change"):
+            boxes.make()
+
+
 def test_a_job_with_nothing_to_exchange_is_refused(job):
     with Twins(job, {"count": numpy.array(7)}) as twins:
         with pytest.raises(ps_shm.Error, match="has no float32 variable or table whose changes could be exchanged"):

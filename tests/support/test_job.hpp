@@ -100,7 +100,7 @@ struct TestJob {
     shm::VariableShm& record = directory.at(directory.declare(spec, slots, shm::kTaskByte).front());
     const std::vector<float> values(record.piece_elements, first);
     for (std::uint64_t piece = 0; piece < record.pieces; ++piece)
-      if (layout == Layout::kVersioned) {
+      if (layout != Layout::kInplace) {
         shm::VersionedVariable slot(segments.shard(0), record);
         slot.initialise_chunk(piece, std::span(values).first(slot.chunk_size(piece)));
       } else {

@@ -1,6 +1,7 @@
 // Pushes, pulls, sync steps, accumulators and recovery on weak memory.
 #include <bit>
 
+#include "ps_shm/errors.hpp"
 #include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
@@ -16,6 +17,8 @@ struct Shape {
   std::uint32_t variables = 1, ranks = 2;
   bool is_recovered = false;        // the words of free buffers are modelled as well
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
+  bool is_in_place = false;         // pushes change chunks where they lie; of each block the first float is modelled
+  bool has_one_log = false;         // each push begins with the first free buffer again, as after a recovery
 };
 
 // Every push adds a power of two of its own, so a value tells which pushes are in it. Each fiber writes to its own
@@ -27,11 +30,14 @@ struct Log {
   std::uint32_t contributed[2];
 };
 
+constexpr std::uint64_t kInPlaceFloats = UndoLog::kBlock + 1;  // two blocks
+
 class SlotScene : public WeakScene {
  public:
   explicit SlotScene(const Shape& shape) : shape_(shape) {
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
-      records_.push_back(&job_.declare(i == 0 ? "v" : "w", shape.floats));
+      records_.push_back(&job_.declare(i == 0 ? "v" : "w", shape.floats, 0,
+                                       shape.is_in_place ? Layout::kSingleWriter : Layout::kVersioned));
       variables_.push_back(job_.versioned(*records_.back()));
     }
     Directory directory(job_.segments);
@@ -49,9 +55,10 @@ class SlotScene : public WeakScene {
       explorer.name(&buffer.stamp, fmt::format("stamp {}", number));
       explorer.name(&buffer.included_steps, fmt::format("included {}", number));
       explorer.name(&buffer.contributors.bits[0], fmt::format("fork {}", number));
-      explorer.model(reinterpret_cast<float*>(&buffer + 1), shape.floats);
-      for (std::size_t i = 0; i < shape.floats; ++i)
+      for (std::size_t i = 0; i < shape.floats; i += step()) {
+        explorer.model(reinterpret_cast<float*>(&buffer + 1) + i, 1);
         explorer.name(reinterpret_cast<float*>(&buffer + 1) + i, fmt::format("data {}.{}", number, i));
+      }
     }
     for (std::uint32_t rank = 0; rank < shape.ranks; ++rank)
       for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which) {
@@ -70,6 +77,7 @@ class SlotScene : public WeakScene {
   SlotScene& writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const WeakFiber& options = {}) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
+    may_die_ = may_die_ || options.may_die;
     if (!options.may_die) certain_ |= ((1U << targets.size()) - 1) << first;
     for (std::size_t i = 0; i < targets.size(); ++i) pushes_of_[targets[i]] |= 1U << (first + i);
     explorer.add([this, rank, first, targets = std::move(targets)] { push_all(rank, first, targets); }, options);
@@ -110,6 +118,28 @@ class SlotScene : public WeakScene {
         if (version < last || (values & seen) != seen) explorer.fail("a later pull is older");
         last = version, seen = values;
         explorer.forget(version << 32 | values << 4 | i);
+      }
+    });
+    return *this;
+  }
+
+  // The same beside updates in place, each of which adds 1. The blocks may be of two versions, the first one newer, and such
+  // a copy counts as the version before. Beside a writer that may die, the second block may lack its push for ever.
+  SlotScene& reader_in_place(std::uint32_t pulls) {
+    explorer.add([this, pulls] {
+      std::uint64_t seen[2] = {};
+      for (std::uint32_t i = 0; i < pulls; ++i) {
+        float out[kInPlaceFloats] = {};
+        std::uint64_t retries = 0;
+        const std::uint64_t version = variables_[0].pull_chunk(0, out, retries);
+        const std::uint64_t found[2] = {std::uint64_t(out[0]), std::uint64_t(out[UndoLog::kBlock])};
+        const std::uint64_t between = (version + 1) & kVersionMask;
+        const bool is_whole = found[0] == found[1] && version == found[0];
+        if (!is_whole && !may_die_ && (found[0] - found[1] > 1 || found[1] - between > 1 || found[0] - between > 1))
+          explorer.fail("a block of neither version");
+        if (found[0] < seen[0] || found[1] < seen[1]) explorer.fail("a later pull is older");
+        std::copy_n(found, 2, seen);
+        explorer.forget(version << 32 | found[0] << 16 | found[1] << 8 | i);
       }
     });
     return *this;
@@ -177,9 +207,10 @@ class SlotScene : public WeakScene {
 
   std::vector<JobSegments> processes;
 
-  static JobConfig config(std::uint32_t ranks) {
+  static JobConfig config(const Shape& shape) {
     JobConfig config;
-    config.workers = config.max_workers = ranks;
+    config.workers = config.max_workers = shape.ranks;
+    if (shape.is_in_place) config.chunk_bytes = 2048;  // the log's room
     return config;
   }
 
@@ -193,6 +224,12 @@ class SlotScene : public WeakScene {
     FreeBuffers free_buffers(job_.segments, rank);
     std::uint64_t turn = 0;
     for (std::uint32_t i = 0; i < targets.size(); ++i) {
+      if (shape_.is_in_place) {
+        FreeBuffers first_again(job_.segments, rank);
+        push_in_place(rank, targets[i], shape_.has_one_log ? first_again : free_buffers);
+        explorer.forget(i << 8 | ++turn % kFreeBuffersPerClass);
+        continue;
+      }
       const auto add = [&](float* out, const float* in, std::uint64_t) {
         return add_to(out, in, float(1U << (first + i)));
       };
@@ -203,6 +240,39 @@ class SlotScene : public WeakScene {
       explorer.forget(i << 8 | turn % kFreeBuffersPerClass);
     }
   }
+
+  void push_in_place(std::uint32_t rank, std::uint32_t variable, FreeBuffers& free_buffers) {
+    const auto add = [&](float* values, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+                         const UndoLog* log) {
+      if (log != nullptr) explorer.fail("an update that the model does not see");
+      values[0] += 1;
+    };
+    try {
+      if (!variables_[variable].try_push_in_place(0, free_buffers, {.rank = rank}, add))
+        explorer.fail("no push in place");
+    } catch (const Error& error) {
+      explorer.fail(error.what());
+    }
+  }
+
+  // Every block has all pushes that did not die, and at most one that did.
+  void check_in_place() {
+    for (std::uint32_t i = 0; i < shape_.variables; ++i) {
+      const std::uint64_t word = job_.word(*records_[i], 0).load_acquire();
+      const BufferHeaderShm& buffer = job_.buffer(*records_[0], buffer_of(word));
+      const auto* values = reinterpret_cast<const float*>(&buffer + 1);
+      const int certain = std::popcount(certain_ & pushes_of_[i]);
+      for (std::size_t k = 0; k < shape_.floats; k += step())
+        if (values[k] < float(certain) || values[k] > float(version_of(word)))
+          explorer.fail("a push is lost or doubled");
+      if (!may_die_ && version_of(word) != std::uint64_t(certain)) explorer.fail("a version is missing");
+      if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version_of(word)))
+        explorer.fail("the current buffer has another stamp");
+    }
+  }
+
+  // Between the floats that are modelled.
+  std::size_t step() const noexcept { return shape_.is_in_place ? UndoLog::kBlock : 1; }
 
   void check_sum(std::uint64_t step) {
     float found[8] = {};
@@ -221,6 +291,7 @@ class SlotScene : public WeakScene {
   void check() {
     if (!is_conserved(job_.segments, records())) explorer.fail("a buffer is lost or named twice");
     if (is_summed_) return check_sum(0), check_sum(1);
+    if (shape_.is_in_place) return check_in_place();
     for (std::uint32_t i = 0; i < shape_.variables; ++i) {
       const std::uint64_t word = job_.word(*records_[i], 0).load_acquire();
       const BufferHeaderShm& buffer = job_.buffer(*records_[0], buffer_of(word));
@@ -249,12 +320,12 @@ class SlotScene : public WeakScene {
   std::vector<const VariableShm*> records() const { return {records_.begin(), records_.end()}; }
 
   Shape shape_;
-  TestJob job_{config(shape_.ranks)};
+  TestJob job_{config(shape_)};
   std::vector<VariableShm*> records_;
   std::vector<VersionedVariable> variables_;
   Log log_ = {};
   std::uint32_t next_push_ = 0, certain_ = 0, pushes_of_[2] = {};
-  bool is_helped_ = false, is_summed_ = false;
+  bool is_helped_ = false, is_summed_ = false, may_die_ = false;
 };
 
 using Made = std::unique_ptr<SlotScene>;
@@ -273,6 +344,15 @@ Made recovery_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
   scene->processes.push_back(scene->attach(kRankByte + 1));
   scene->writer(0, times(1), {.may_die = true}).writer(1, times(pushes_of_other));
   scene->successor(0, scene->processes[0], times(1), 1);
+  return scene;
+}
+
+Made death_in_place(bool has_reader) {
+  Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_recovered = true, .is_in_place = true});
+  scene->processes.push_back(scene->attach(kRankByte));
+  scene->writer(0, times(1), {.may_die = true});
+  scene->successor(0, scene->processes[0], times(1), 1);
+  if (has_reader) scene->reader_in_place(2);
   return scene;
 }
 
@@ -318,6 +398,36 @@ std::vector<WeakCase> scenes_of_slots() {
          return scene;
        },
        false},
+      {"slot: a writer changes a chunk in place beside a reader",
+       [] {
+         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
+         scene->writer(0, times(1)).reader_in_place(1);
+         return scene;
+       }},
+      {"slot: a writer changes a chunk in place twice beside a reader",
+       [] {
+         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
+         scene->writer(0, times(2)).reader_in_place(2);
+         return scene;
+       },
+       false},
+      {"slot: a writer goes round its logs in place while a reader sleeps",
+       [] {
+         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
+         scene->writer(0, times(kFreeBuffersPerClass + 1)).reader_in_place(1);
+         return scene;
+       },
+       false},
+      {"slot: a writer in place comes back to a chunk with the same log while a reader sleeps",
+       [] {
+         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true, .has_one_log = true});
+         scene->writer(0, times(2)).reader_in_place(1);
+         return scene;
+       },
+       false},
+      {"slot: a writer dies anywhere in place, and its successor recovers", [] { return death_in_place(false); }},
+      {"slot: a writer dies anywhere in place beside a reader, and its successor recovers",
+       [] { return death_in_place(true); }, false},
       {"slot: two helpers apply the same steps",
        [] {
          Made scene = make({.floats = 1});

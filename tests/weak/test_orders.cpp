@@ -98,8 +98,9 @@ std::vector<Order> orders_of(WeakScene& scene) {
 }
 
 bool is_listed(const std::string& what) {
-  return std::any_of(std::begin(kUnneededOrders), std::end(kUnneededOrders),
-                     [&](const FreeBuffer& one) { return one.what == what; });
+  const auto has = [&](const FreeBuffer& one) { return one.what == what; };
+  return std::any_of(std::begin(kUnneededOrders), std::end(kUnneededOrders), has) ||
+         (!g_full && std::any_of(std::begin(kRarelyMissed), std::end(kRarelyMissed), has));
 }
 
 }  // namespace

@@ -355,9 +355,9 @@ namespace {
 // Completes and checks the settings of a launch of worker_shm processes.
 void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   complete_training(line, settings.training);
-  if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout == Layout::kVersioned)
-    throw Error(fmt::format("--layout versioned: the rows of model {} are updated in place; choose --layout inplace",
-                            settings.training.model));
+  if (settings.training.is_sparse() && line.was_given("layout") && settings.ps.job.layout != Layout::kInplace)
+    throw Error(fmt::format("--layout {}: the rows of model {} are updated in place; choose --layout inplace",
+                            to_string(settings.ps.job.layout), settings.training.model));
   complete_sparse_job(line, settings.training, settings.ps.job);
   check_dtype(settings.training, settings.device);
   for (const auto& [rank, device] : settings.device_of_rank) check_dtype(settings.training, device);

@@ -78,6 +78,12 @@ class Box:
         variables = variables[: self.declared]
         self._dtypes = {v.name: v.dtype for v in variables}
         self._copied_shapes = {v.name: f"{v.dtype} {tuple(v.shape)}" for v in variables if v.name in options.copy}
+        for variable in variables:
+            if variable.layout == "single-writer":
+                raise ps_shm.Error(
+                    f"variable '{variable.name}' of job '{options.job}' has layout single-writer, which a bridge cannot change; "
+                    "use layout versioned"
+                )
         for name in options.copy:
             if name not in self._copied_shapes:
                 raise ps_shm.Error(f"--copy: job '{options.job}' has no variable '{name}'")

@@ -1,6 +1,7 @@
 // Copies of data that another process may overwrite during the copy. All such reads and writes happen here.
 //
-// A plain memcpy is sound here, because its result is used only after a stamp check behind an acquire fence (slot.V3).
+// A plain memcpy is sound here, because its result is used only after a check behind an acquire fence (slot.V3,
+// slot.V13).
 // A mixture of two versions is discarded. The data are floats, so computing with any bits in the meantime does no
 // harm. A word-by-word relaxed copy would cost two thirds of the speed for sizes that fit into the cache. The thread
 // sanitizer cannot know this and gets relaxed atomics. In-place data has no stamp: each element is one aligned word,

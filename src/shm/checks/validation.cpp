@@ -84,7 +84,11 @@ class ClassCheck {
       const std::uint64_t preimage = preimage_of(*buffer).load_relaxed();
       fence_acquire();                                           // (slot.R3) the pre-image field before the stamp
       const std::uint64_t stamp = buffer->stamp.load_acquire();  // (slot.R3) before the second read of the word
-      if (stamp == make_stamp(record.first_chunk + chunk, version_of(word))) {
+      // slot.U2: an update in place is under way, or its worker was killed.
+      const bool is_in_place = record.layout == static_cast<std::uint32_t>(Layout::kSingleWriter) &&
+                               is_changing(stamp) && has(buffer_of(stamp)) &&
+                               shared.load_acquire() == word;  // (slot.R1)
+      if (is_in_place || stamp == make_stamp(record.first_chunk + chunk, version_of(word))) {
         holders_.push_back({buffer_of(word), &shared, word});
         if (const std::uint64_t kept = preserved_buffer(record, chunk, preimage); kept != 0) {
           if (!has(kept))

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/futex.hpp"
@@ -345,7 +346,8 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::ui
         fmt::format("variable '{}': the factor of its learning rate must be greater than 0, because {} divides by "
                     "the rate",
                     spec.name, traits.name));
-  if (layout == Layout::kVersioned && !traits.works_versioned)
+  if (layout == Layout::kSingleWriter) config::require_single_writer(config, fmt::format("variable '{}'", spec.name));
+  if (layout != Layout::kInplace && !traits.works_versioned)
     throw Error(fmt::format("variable '{}' is versioned, but {} keeps state for each row; use layout inplace",
                             spec.name, traits.name));
   const std::uint32_t known = find(spec.name);
@@ -374,7 +376,7 @@ std::uint32_t Directory::declare_reserve(std::uint32_t position, std::uint32_t b
                           .shape = {whose.extents, whose.extents + whose.axes},
                           .rule = static_cast<UpdateRule>(whose.rule),
                           .dtype = static_cast<DType>(whose.dtype),
-                          .layout = Layout::kVersioned,
+                          .layout = static_cast<Layout>(whose.layout),
                           .regularize = std::bit_cast<float>(whose.regularize),
                           .rate_scale = std::bit_cast<float>(whose.rate_scale)};
   const Wanted wanted{spec,

@@ -28,12 +28,14 @@ std::uint64_t chunk_elements(std::uint32_t buffer_class, std::uint64_t arrays) {
 // (versioned_slot.hpp). Up to 256 KiB, two writers collide least often with chunks of 8 KiB. Above that, the fixed
 // cost of a chunk no longer shows at 32 KiB, and with larger chunks the free buffers displace other data from a core's
 // cache. Large variables are read from memory, by a processor that reads ahead within each array of a chunk: with
-// optimizer slots, these are long enough in chunks of 64 and 128 KiB. benches/tuning.py measures all of this.
-std::uint32_t class_by_size(std::uint64_t elements, std::uint64_t arrays) {
+// optimizer slots, these are long enough in chunks of 64 and 128 KiB. benches/tuning.py measures all of this. Where pushes
+// change chunks in place, no free buffer displaces anything, and the longest arrays are best.
+std::uint32_t class_by_size(std::uint64_t elements, std::uint64_t arrays, bool is_in_place) {
   for (std::uint32_t buffer_class = 10; buffer_class <= 14; ++buffer_class)
     if (elements <= chunk_elements(buffer_class, arrays)) return buffer_class;
   const std::uint64_t bytes = elements * sizeof(float) * arrays;
   if (bytes <= 256 << 10) return 13;
+  if (bytes > 4 << 20 && is_in_place) return kMaxClass;
   return bytes <= 4 << 20 || arrays == 1 ? 15 : arrays == 2 ? 16 : 17;
 }
 
@@ -45,7 +47,8 @@ bool is_size(std::uint64_t chunk_bytes) { return chunk_bytes != 0 && chunk_bytes
 std::uint32_t choose_class(const VariableShm& record, std::uint64_t chunk_bytes) {
   if (is_size(chunk_bytes)) return static_cast<std::uint32_t>(std::countr_zero(chunk_bytes));
   const std::uint64_t arrays = arrays_of_chunk(record);
-  const std::uint32_t by_size = class_by_size(record.elements, arrays);
+  const bool is_in_place = record.layout == static_cast<std::uint32_t>(Layout::kSingleWriter);
+  const std::uint32_t by_size = class_by_size(record.elements, arrays, is_in_place);
   // A link to a GPU pulls float32 only.
   if (chunk_bytes == 0 || array_dtype(record) != DType::kFloat32 || record.elements * sizeof(float) < kLargeForGpu)
     return by_size;
@@ -206,9 +209,7 @@ void choose_place(VariableShm& record, const VariableShm* base, const JobSegment
     const bool is_scalar = record.elements == 1 && record.row_bytes == sizeof(float) && record.slots == 0;
     if (has_row_counts(record)) end += job.ranks() * row_counts_stride(record) * sizeof(std::uint64_t);
     record.data_offset = is_scalar ? record.words_offset : round_up(end, kPage);
-    record.shard_end =
-        is_scalar ? end
-                  : record.data_offset + record.elements / record.row_elements * record.row_bytes;
+    record.shard_end = is_scalar ? end : record.data_offset + record.elements / record.row_elements * record.row_bytes;
     return;
   }
   if (is_reserve(record)) {

@@ -99,7 +99,8 @@ inline std::uint64_t value_bytes(const VariableShm& record) noexcept {
 }
 
 inline bool is_versioned(const VariableShm& record) noexcept {
-  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned);
+  return record.layout == static_cast<std::uint32_t>(Layout::kVersioned) ||
+         record.layout == static_cast<std::uint32_t>(Layout::kSingleWriter);
 }
 
 // The dtype of arrays of its values where they are pulled, pushed and copied. In place bfloat16 is rounded where it lies

@@ -54,7 +54,9 @@ class RecordCheck {
     require(is_text(record_.name), "no valid name");
     require(bytes_of(dtype()) != 0, "an unknown dtype");
     require(update::find_rule(record_.rule) != nullptr, "an unknown update rule");
-    require(is_one_of(record_.layout, Layout::kInplace), "an unknown layout");
+    require(is_one_of(record_.layout, Layout::kSingleWriter), "an unknown layout");
+    require(record_.layout != static_cast<std::uint32_t>(Layout::kSingleWriter) || job_.ranks() == 1,
+            "a layout for one worker in a job for several");
     require((record_.flags & ~(kRowState | kReserve)) == 0, "unknown flags");
     require(update::takes_gradients(dtype()) || is_versioned(record_), "a layout that its dtype cannot have");
     require(update::takes_gradients(dtype()) || record_.rule == static_cast<std::uint32_t>(UpdateRule::kAdd),

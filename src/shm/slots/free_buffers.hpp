@@ -19,6 +19,7 @@
 
 #include <cstdint>
 
+#include "shm/base/undo_log.hpp"
 #include "shm/segment/job_segments.hpp"
 
 namespace ps_shm::shm {
@@ -43,6 +44,16 @@ constexpr std::uint64_t make_stamp(std::uint64_t chunk, std::uint64_t version) n
   return chunk << 40 | (version & kVersionMask);
 }
 
+// The stamp of a current buffer that is being changed in place (slot.U2): the buffer with the undo log, and the last bits
+// of the version before, which together with the word tell one change of the chunk from the next (slot.V13).
+inline constexpr std::uint64_t kChanging = UndoLog::kOfNoChunk | std::uint64_t{1} << 39, kFewVersionBits = 0x3fff;
+constexpr std::uint64_t make_changing(std::uint64_t undo, std::uint64_t word) noexcept {
+  return kChanging | (version_of(word) & kFewVersionBits) << 24 | undo;
+}
+constexpr bool is_changing(std::uint64_t stamp) noexcept {
+  return (stamp & ~(kFewVersionBits << 24 | kBufferMask)) == kChanging;  // bit 38 is 0, and kBuilding's is not
+}
+
 // Whether the shard's file has that buffer of the class: for numbers that were read from shared memory.
 inline bool has_buffer(const Segment& shard, std::uint64_t buffer, std::uint32_t buffer_class) {
   return shard.covers((buffer + 1) << buffer_class);
@@ -50,6 +61,7 @@ inline bool has_buffer(const Segment& shard, std::uint64_t buffer, std::uint32_t
 
 // Throws Error (kDamaged).
 [[noreturn, gnu::cold]] void fail_buffer(const Segment& shard, std::uint64_t buffer);
+[[noreturn, gnu::cold]] void fail_changed(const Segment& shard, std::uint64_t chunk);
 [[noreturn, gnu::cold]] void fail_free_buffers(const Segment& shard, std::uint32_t lane);
 
 // A free buffer in use by a push: its record and its number.

@@ -27,12 +27,20 @@ class ClassCensus {
     const Directory directory(job);
     for (std::uint32_t position = 0, end = directory.count(); position < end; ++position) {
       const VariableShm& variable = directory.at(position);
-      if (variable.shard == shard && variable.buffer_class == buffer_class &&
-          variable.layout == static_cast<std::uint32_t>(Layout::kVersioned) &&
+      if (variable.shard == shard && variable.buffer_class == buffer_class && is_versioned(variable) &&
           variable.init.load_acquire() == kInitialised)  // (directory.D6) its words name buffers
         variables_.push_back(&variable);
     }
     class_ = buffer_class - kMinClass;
+  }
+
+  // slot.U6, for a dead rank's record. Comes before anything else: what a chunk's header names counts only then.
+  void complete_in_place(const Doubt& doubt) const {
+    for (const VariableShm* variable : variables_)
+      if (variable->layout == static_cast<std::uint32_t>(Layout::kSingleWriter) &&
+          doubt.chunk - variable->first_chunk < variable->pieces)
+        VersionedVariable(job_.shard(shard_), *variable)
+            .complete_in_place(doubt.chunk - variable->first_chunk, doubt.word, doubt.free_buffer);
   }
 
   std::vector<Doubt> doubts_of(std::uint32_t rank) const {
@@ -157,6 +165,7 @@ bool recover_buffers(JobSegments& job, std::uint32_t rank, const TaskLocks& lock
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
       const ClassCensus census(job, shard, buffer_class);
       std::vector<Doubt> doubts = census.doubts_of(rank);
+      for (const Doubt& doubt : doubts) census.complete_in_place(doubt);
       for (int look = 0; look < kLooks && !doubts.empty(); ++look) {
         if (look > kQuickLooks)
           sleep_ns(kPauseNs);

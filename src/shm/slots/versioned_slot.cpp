@@ -12,6 +12,10 @@ void fail_buffer(const Segment& shard, std::uint64_t buffer) {
   fail_damaged(shard.name(), fmt::format("it has no buffer {}, which a chunk or a list of free buffers names", buffer));
 }
 
+void fail_changed(const Segment& shard, std::uint64_t chunk) {
+  fail_damaged(shard.name(), fmt::format("chunk {} of a single-writer variable has changed beside its writer", chunk));
+}
+
 void fail_free_buffers(const Segment& shard, std::uint32_t lane) {
   fail_damaged(shard.name(), fmt::format("no free buffer of lane {} can be used", lane));
 }

@@ -18,6 +18,16 @@
 // point leaves word and current buffer intact (invariant.I2).
 // Accumulators (--reduce atomic) are versioned chunks of gradients (barrier.B9).
 // Two workers that contend for a variable of one chunk take turns; the turns are hints (slot.V7).
+//
+// Single-writer variables are versioned chunks that their only pusher may change where they lie:
+//   push   slot.U1 old = word; a free buffer is noted as in flight: it becomes the undo log (undo_log.hpp)
+//          slot.U2 the log's mark = unchanged; fence release; stamp = {no chunk, log}; fence release
+//          slot.U3 block by block: its old floats go to the log, the mark names it, it changes
+//          slot.U4 the mark = changed, release; word: old -> {old.version + 1, the same buffer}; stamp
+//   pull   slot.U5 if the stamp names a log: mark, copy, the old floats of the marked block over it, the same mark
+// So a current buffer changes (slot.V9), but never more of it at once than the log can take back (slot.V10, slot.V11,
+// slot.V12): readers get whole blocks also beside a stopped or killed pusher (slot.V13), and the next owner of its rank
+// completes the version (slot.V14).
 // Buffer numbers that are read from shared memory are checked before they are used: the functions below throw Error
 // (kDamaged) if one lies outside of the shard.
 // Versions wrap after 24 to 43 hours of uninterrupted pushes to one chunk. A wrap misleads only a process that sleeps
@@ -27,10 +37,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "shm/base/clock.hpp"
 #include "shm/base/racing.hpp"
+#include "shm/base/undo_log.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/placement.hpp"
 #include "shm/segment/rank_set.hpp"
@@ -156,7 +168,8 @@ class VersionedVariable {
   }
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
-  // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version. Lock-free;
+  // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version, which beside an
+  // update in place is the one before the last whole one. Lock-free;
   // adds the number of repeats to `retries`. `copy`: racing_copy or racing_stream.
   std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0,
                            void (*copy)(float*, const float*, std::size_t) noexcept = racing_copy) const {
@@ -165,6 +178,8 @@ class VersionedVariable {
       const BufferHeaderShm& buffer = at(buffer_of(word));
       copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
+      // Blocks of two versions count as the older one, so that nobody takes them for the chunk's current version.
+      if (try_pull_changing(chunk, word, out, array)) return (version_of(word) - 1) & kVersionMask;
     }
   }
 
@@ -175,7 +190,8 @@ class VersionedVariable {
     if (!has_buffer(*shard_, buffer_of(word), buffer_class_)) return PullResult::kNoBuffer;
     const BufferHeaderShm& buffer = place(buffer_of(word));
     racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
-    return is_whole(buffer, chunk, word) ? PullResult::kWhole : PullResult::kTorn;
+    return is_whole(buffer, chunk, word) || try_pull_changing(chunk, word, out, array) ? PullResult::kWhole
+                                                                                       : PullResult::kTorn;
   }
 
   // The same for the parameters, together with the update that the buffer's header names.
@@ -207,15 +223,18 @@ class VersionedVariable {
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 as they are in the snapshot of that epoch;
   // returns their version. Lock-free. Requires: it is the job's last snapshot point, and it is open; the chunk has a
   // reserve.
-  std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out,
-                           std::uint64_t array = 0) const {
-    return with_image(chunk, epoch, [&](const float* image) {
-      racing_copy(out, image + place_of(array), array_size(chunk, array));  // (snapshot.C9)
-    });
+  std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out, std::uint64_t array = 0) const {
+    return with_image(
+        chunk, epoch,
+        [&](const float* image) {
+          racing_copy(out, image + place_of(array), array_size(chunk, array));  // (snapshot.C9)
+        },
+        [&](std::uint64_t word) { return try_pull_changing(chunk, word, out, array); });
   }
   // The same for the version alone.
   std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const {
-    return with_image(chunk, epoch, [](const float*) {});
+    return with_image(
+        chunk, epoch, [](const float*) {}, [&](std::uint64_t word) { return changing(word) != 0; });
   }
 
   // The buffer that the chunk preserves beside its current one (snapshot.C6), or 0. A single attempt; wait-free.
@@ -223,7 +242,9 @@ class VersionedVariable {
     const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
     const BufferHeaderShm& buffer = at(buffer_of(word));
     const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
-    return is_whole(buffer, chunk, word) ? preserved_buffer(variable_, chunk, preimage) : 0;
+    return is_whole(buffer, chunk, word) || is_changing_still(chunk, word)
+               ? preserved_buffer(variable_, chunk, preimage)
+               : 0;
   }
 
   // Applies exactly one update to the chunk. update(out, in, version) computes new parameters and optimizer slots from
@@ -246,6 +267,54 @@ class VersionedVariable {
       words_[chunk].lost_swaps.leave_hint(words_[chunk].lost_swaps.hint() + 1);
       if (variable_.pieces == 1) back_off(result.retries);
     }
+  }
+
+  // Applies exactly one update to the chunk where it lies. update(values, stride, begin, count, version, log) changes
+  // `count` elements from element `begin` on, whose floats lie at `values` and, array k, at values + k * stride;
+  // `version` is the number of updates before. If `log` is not nullptr it keeps the old floats of each block there.
+  // Nothing, and the caller has to call push_chunk(): the chunk's current values belong to a snapshot. Wait-free.
+  // Requires: no other thread or process pushes to the variable.
+  template <class Update>
+  std::optional<SwapResult> try_push_in_place(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label,
+                                              Update&& update) {
+    const std::uint64_t old = words_[chunk].word.load_relaxed();  // relaxed: only the rank's owner writes it
+    BufferHeaderShm& buffer = at(buffer_of(old));
+    if (!is_whole(buffer, chunk, old)) fail_changed(*shard_, chunk);
+    const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
+    if (preimage_epoch(preimage) < label.epoch && preserved_buffer(variable_, chunk, preimage) != 0) return {};
+    const FreeBuffer undo =
+        free_buffers.begin(variable_, variable_.first_chunk + chunk, old, buffer_of(old));  // (slot.U1)
+    const UndoLog log = log_in(undo.buffer);
+    log.mark->store_release(UndoLog::kUnchanged);  // (slot.U2) pairs with slot.U5: behind the word of the push before
+    fence_release();  // (slot.U2) pairs with slot.R3, slot.U5: no byte of the log, and no such stamp, before the mark
+    buffer.stamp.store_relaxed(make_changing(undo.buffer, old));
+    fence_release();  // (slot.U2) pairs with slot.R3: no byte of the chunk and its header before the stamp
+    buffer.writer.store_relaxed(label.rank);
+    buffer.writer_step.store_relaxed(label.step);
+    const std::uint64_t count = gradient_size(chunk);
+    float* const values = parameters(buffer);
+    if (kThreadSanitizer || model_of(&buffer) != nullptr)
+      change_copies(values, count, log, [&](float* block, std::uint64_t begin, std::uint64_t elements) {
+        update(block, UndoLog::kBlock, begin, elements, version_of(old), nullptr);
+      });
+    else
+      update(values, stride_, 0, count, version_of(old), &log);  // (slot.U3)
+    complete(chunk, old, buffer, log);
+    FreeBuffers::lost(undo);
+    return SwapResult{.version = version_of(old)};
+  }
+
+  // slot.U6: what a dead pusher had in flight. `word`, `undo`: its note and its buffer. Takes the marked block back, and
+  // completes the version, if the pusher was changing the chunk in place. May be repeated. Requires: it is dead.
+  void complete_in_place(std::uint64_t chunk, std::uint64_t word, std::uint64_t undo) {
+    BufferHeaderShm& buffer = at(buffer_of(word));
+    if (buffer.stamp.load_acquire() != make_changing(undo, word)) return;  // (slot.U6) pairs with slot.U2: the log
+    const UndoLog log = log_in(undo);
+    const std::uint64_t mark = log.mark->load_acquire();  // (slot.U6) pairs with slot.U3
+    if (UndoLog::is_block(mark))
+      for (std::uint64_t array = 0; array < arrays(); ++array)
+        put_back(parameters(buffer), log, UndoLog::block_of(mark), array, chunk);
+    complete(chunk, word, buffer, log);
   }
 
   // Applies a sync step (barrier.B5), unless the chunk already includes `step`. Every helper computes the same bits,
@@ -383,14 +452,87 @@ class VersionedVariable {
 
   float* begin_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version) noexcept;
 
-  // Calls read(parameters of the image) until what it has read is the untorn image; returns its version.
-  template <class Read>
-  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read) const {
+  // ---- Updates in place.
+
+  std::uint64_t arrays() const noexcept { return 1 + variable_.slots; }
+  UndoLog log_in(std::uint64_t buffer) const noexcept { return {parameters(place(buffer)), &place(buffer).stamp}; }
+
+  // The current buffer's stamp, if that buffer is being changed in place; otherwise 0.
+  std::uint64_t changing(std::uint64_t word) const {
+    const std::uint64_t stamp = at(buffer_of(word)).stamp.load_acquire();  // (slot.U5) pairs with slot.U2
+    return is_changing(stamp) && has_buffer(*shard_, buffer_of(stamp), buffer_class_) ? stamp : 0;
+  }
+  // Whether it is, and the chunk still has that word, so that what its header names is the chunk's.
+  bool is_changing_still(std::uint64_t chunk, std::uint64_t word) const {
+    return changing(word) != 0 && words_[chunk].word.load_relaxed() == word;
+  }
+
+  // Copies the floats of the block at element `at` back that the log has of that array.
+  void put_back(float* to, const UndoLog& log, std::uint64_t at, std::uint64_t array, std::uint64_t chunk) const {
+    const std::uint64_t count = gradient_size(chunk);
+    if (at >= count) return;  // damaged
+    racing_copy(to + place_of(array) + at, log.half(at, arrays()) + array * UndoLog::kBlock,
+                std::min(UndoLog::kBlock, count - at));
+  }
+
+  // slot.U5. The values that a chunk has between two blocks of an update in place. False: try again, as the pusher has
+  // gone on, or there is no such update.
+  [[nodiscard]] bool try_pull_changing(std::uint64_t chunk, std::uint64_t word, float* out, std::uint64_t array) const {
+    const std::uint64_t stamp = changing(word);
+    if (stamp == 0) return false;
+    const BufferHeaderShm& buffer = place(buffer_of(word));
+    const UndoLog log = log_in(buffer_of(stamp));
+    const std::uint64_t mark = log.mark->load_acquire();  // (slot.U5) pairs with slot.U3, slot.U4
+    if (mark != UndoLog::kUnchanged && mark != UndoLog::kChanged && !UndoLog::is_block(mark)) return false;
+    racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));
+    if (UndoLog::is_block(mark)) put_back(out - place_of(array), log, UndoLog::block_of(mark), array, chunk);
+    fence_acquire();  // (slot.U5) pairs with slot.U3
+    // (slot.U5) The same push's mark: one of a later push comes with a later word.
+    return log.mark->load_acquire() == mark && buffer.stamp.load_relaxed() == stamp &&
+           words_[chunk].word.load_relaxed() == word;
+  }
+
+  // slot.U3 for the thread sanitizer and models: change(floats, begin, count) gets a copy of each block.
+  template <class Change>
+  void change_copies(float* values, std::uint64_t count, const UndoLog& log, Change&& change) {
+    float* const block = racing_scratch(0);
+    for (std::uint64_t at = 0; at < count; at += UndoLog::kBlock) {
+      const std::uint64_t elements = std::min(UndoLog::kBlock, count - at);
+      log.keep(values + at, stride_, arrays(), at, elements);
+      for (std::uint64_t array = 0; array < arrays(); ++array)
+        racing_copy(block + array * UndoLog::kBlock, values + at + array * stride_, elements);
+      change(block, at, elements);
+      for (std::uint64_t array = 0; array < arrays(); ++array)
+        racing_copy(values + at + array * stride_, block + array * UndoLog::kBlock, elements);
+    }
+  }
+
+  // slot.U4. The word goes first, so that at each moment the stamp names either the word's version or the log.
+  void complete(std::uint64_t chunk, std::uint64_t old, BufferHeaderShm& buffer, const UndoLog& log) {
+    const std::uint64_t next = make_word(version_of(old) + 1, buffer_of(old));
+    log.mark->store_release(UndoLog::kChanged);  // (slot.U4) pairs with slot.U5: all blocks are there
+    std::uint64_t expected = old;
+    // (slot.U4) pairs with slot.W1, slot.R1. A dead pusher may have done it.
+    if (!words_[chunk].word.try_exchange_acq_rel(expected, next) && expected != next) fail_changed(*shard_, chunk);
+    buffer.stamp.store_relaxed(stamp_of(chunk, next));  // slot.U4 of the word carries it
+  }
+
+  // Calls read(parameters of the image) until what it has read is the untorn image; returns its version. If an update
+  // in place is changing that image, calls read_changing(word) until it returns true.
+  template <class Read, class ReadChanging>
+  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read, ReadChanging&& read_changing) const {
     for (;;) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
       const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
-      if (!is_whole(buffer, chunk, word)) continue;  // slot.V4: otherwise `preimage` may belong to another chunk
+      if (!is_whole(buffer, chunk, word)) {  // slot.V4: otherwise `preimage` may belong to another chunk
+        if (!is_changing_still(chunk, word)) continue;
+        // An update in place leaves the field as it is, so it is this chunk's.
+        if (preimage_epoch(preimage) < epoch) {
+          if (read_changing(word)) return (version_of(word) - 1) & kVersionMask;  // slot.V13
+          continue;
+        }
+      }
       const bool has_preimage =
           preimage_epoch(preimage) >= epoch;  // then the image is the preserved buffer, which stays as it is
       const BufferHeaderShm& image = has_preimage ? at(buffer_of(preimage)) : buffer;
