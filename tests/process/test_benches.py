@@ -36,7 +36,8 @@ def expected_names():
     counts = ("processes:1", "processes:2", "processes:4")
     yield from (f"push/{who}/floats:{n}/{p}" for who in PUSHERS for n in SIZES for p in counts)
     yield from (f"push_rule/{rule}/floats:1000000/processes:2" for rule in RULES)
-    yield "push_rule/adam/floats:100000000/processes:1"
+    yield from (f"push_rule/{layout}{rule}/floats:100000000/processes:1" for layout in ("", "single-writer/")
+                for rule in ("sgd", "momentum", "adam"))
     chunks = [("sgd", n, 2) for n in SIZES[2:]] + [("adam", n, p) for n in SIZES[3:] for p in (1, 2)]
     yield from (f"push_chunk/{rule}/bytes:{kib << 10}/floats:{n}/processes:{p}" for rule, n, p in chunks
                 for kib in (4, 8, 16, 32, 64, 128, 256, 512, 1024))
