@@ -157,18 +157,6 @@ TEST_CASE("single-writer: a guest in the place of the worker reads such a variab
                     config.job));
 }
 
-TEST_CASE("single-writer: pushes by several threads") {
-  JobConfig config = single_writer_config(UpdateRule::kAdam);
-  config.threads = 3;
-  const SingleWriterJob job(config, 20 * kElements);
-  Worker worker(options(config, {}, 3));
-  const Variable v = job.declare(worker);
-  for (int i = 0; i < 3; ++i) worker.push(v, numbers(20 * kElements, 0.001F * float(i + 1)));
-  config.layout = Layout::kVersioned;
-  config.threads = 1;
-  CHECK(job.arrays() == arrays_after(config, 3, 20 * kElements));
-}
-
 TEST_CASE("single-writer: a reader beside pushes gets whole blocks, of one push or of two that follow each other") {
   JobConfig config = single_writer_config(UpdateRule::kAdd);
   const SingleWriterJob job(config, 10 * kElements);

@@ -15,6 +15,7 @@
 #include "shm/slots/versioned_slot.hpp"
 #include "support/conservation.hpp"
 #include "support/processes.hpp"
+#include "support/single_writer_job.hpp"
 #include "support/worker_job.hpp"
 
 using namespace ps_shm;
@@ -238,4 +239,17 @@ TEST_CASE("threads: a damaged chunk ends a worker's call with an Error, whicheve
               worker.step();
             }) == ErrorCode::kDamaged);
     }
+}
+
+TEST_CASE("worker threads: pushes in place have the bits of a single thread") {
+  JobConfig config = test::single_writer_config(UpdateRule::kAdam);
+  constexpr std::uint64_t kMany = 20 * test::kElements;
+  config.threads = 3;
+  const test::SingleWriterJob job(config, kMany);
+  Worker worker(options(config, {}, 3));
+  const Variable v = job.declare(worker);
+  for (int i = 0; i < 3; ++i) worker.push(v, test::numbers(kMany, 0.001F * float(i + 1)));
+  config.layout = Layout::kVersioned;
+  config.threads = 1;
+  CHECK(job.arrays() == test::arrays_after(config, 3, kMany));
 }
