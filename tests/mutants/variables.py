@@ -615,7 +615,7 @@ MUTANTS = {
         "breaks": "The number of a buffer that a chunk names is followed beyond the shard.",
         "rule": "slot.V1",
         "tests": ['versioned_slot "versioned slot: no number of a buffer*"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/chunk_buffers.hpp",
         "changes": [
             ("    if (!has_buffer(*shard_, buffer, buffer_class_)) [[unlikely]]\n",
              "    if (buffer > kBufferMask) [[unlikely]]\n"),
@@ -688,7 +688,7 @@ MUTANTS = {
         "breaks": "Any complete stamp is accepted.",
         "rule": "slot.R3",
         "tests": ['interleavings "interleavings: a writer cycles through its free buffers while a reader sleeps"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/chunk_buffers.hpp",
         "changes": [
             ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
              "    return buffer.stamp.load_relaxed() != kBuilding || word == 0 || chunk == ~std::uint64_t{0};"),
@@ -708,7 +708,7 @@ MUTANTS = {
         "breaks": "Only the version is compared.",
         "rule": "slot.V1",
         "tests": ['interleavings "interleavings: two chunks exchange their buffers"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/chunk_buffers.hpp",
         "changes": [
             ("    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);",
              "    return ((buffer.stamp.load_relaxed() ^ stamp_of(chunk, word)) & kVersionMask) == 0;"),
@@ -738,7 +738,7 @@ MUTANTS = {
         "breaks": "A push changes a chunk in place that belongs to a snapshot.",
         "rule": "slot.U1",
         "tests": ['single_writer "single-writer: a snapshot*"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/single_writer_chunk.hpp",
         "changes": [
             ("    if (preimage_epoch(preimage) < label.epoch && preserved_buffer(variable_, chunk, preimage) != 0) return {};\n",
              "    if (preimage_epoch(preimage) < label.epoch && variable_.base != 0) return {};\n"),
@@ -766,7 +766,7 @@ MUTANTS = {
         "breaks": "A successor takes back the values of a block, and not its slots.",
         "rule": "slot.U6",
         "tests": ['interleavings "single-writer: a push that is killed*"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/single_writer_chunk.hpp",
         "changes": [
             ("      for (std::uint64_t array = 0; array < arrays(); ++array)\n        put_back(",
              "      for (std::uint64_t array = 0; array < 1; ++array)\n        put_back("),
@@ -776,7 +776,7 @@ MUTANTS = {
         "breaks": "The stamp of a new version is stored before its word.",
         "rule": "slot.U4",
         "tests": ['interleavings "single-writer: a push that is killed*"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/single_writer_chunk.hpp",
         "changes": [
             ("    std::uint64_t expected = old;\n    // (slot.U4)",
              "    std::uint64_t expected = old;\n    buffer.stamp.store_relaxed(stamp_of(chunk, next));\n    // (slot.U4)"),
@@ -786,7 +786,7 @@ MUTANTS = {
         "breaks": "A reader beside an update in place does not look at the mark again.",
         "rule": "slot.U5",
         "tests": ['PS_SHM_WEAK_SCENE="in place" weak_weak "weak: slots*"'],
-        "file": "src/shm/slots/versioned_slot.hpp",
+        "file": "src/shm/slots/single_writer_chunk.hpp",
         "changes": [
             ("    return log.mark->load_acquire() == mark && buffer", "    return buffer"),
         ],

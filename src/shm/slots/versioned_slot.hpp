@@ -18,77 +18,32 @@
 // point leaves word and current buffer intact (invariant.I2).
 // Accumulators (--reduce atomic) are versioned chunks of gradients (barrier.B9).
 // Two workers that contend for a variable of one chunk take turns; the turns are hints (slot.V7).
-//
-// Single-writer variables are versioned chunks that their only pusher may change where they lie:
-//   push   slot.U1 old = word; a free buffer is noted as in flight: it becomes the undo log (undo_log.hpp)
-//          slot.U2 the log's mark = unchanged; fence release; stamp = {no chunk, log}; fence release
-//          slot.U3 block by block: its old floats go to the log, the mark names it, it changes
-//          slot.U4 the mark = changed, release; word: old -> {old.version + 1, the same buffer}; stamp
-//   pull   slot.U5 if the stamp names a log: mark, copy, the old floats of the marked block over it, the same mark
-// So a current buffer changes (slot.V9), but never more of it at once than the log can take back (slot.V10, slot.V11,
-// slot.V12): readers get whole blocks also beside a stopped or killed pusher (slot.V13), and the next owner of its rank
-// completes the version (slot.V14).
+// The chunks of single-writer variables may also be changed where they lie (single_writer_chunk.hpp).
 // Buffer numbers that are read from shared memory are checked before they are used: the functions below throw Error
 // (kDamaged) if one lies outside of the shard.
 // Versions wrap after 24 to 43 hours of uninterrupted pushes to one chunk. A wrap misleads only a process that sleeps
 // inside one chunk for exactly an integer number of wraps (docs/protocols.md has the arithmetic).
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "shm/base/clock.hpp"
 #include "shm/base/racing.hpp"
-#include "shm/base/undo_log.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/placement.hpp"
 #include "shm/segment/rank_set.hpp"
+#include "shm/slots/chunk_buffers.hpp"
 #include "shm/slots/free_buffers.hpp"
+#include "shm/slots/single_writer_chunk.hpp"
 
 namespace ps_shm::shm {
-
-// The updating rank and its step, which go into the buffer's header, and the snapshot epoch of the update
-// (snapshot_point.hpp).
-struct UpdateLabel {
-  std::uint32_t rank = 0;
-  std::uint64_t step = 0;
-  std::uint64_t epoch = 0;
-};
-
-// The pre-image field of a buffer that is not an accumulator's: {epoch : 40, buffer : 24}, the epoch of the chunk's
-// last copy-on-write and the buffer that it preserved (snapshot.C6). Buffer 0: the chunk's buffer of the reserve, still
-// unused.
-inline AtomicShm<std::uint64_t>& preimage_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[0]; }
-inline const AtomicShm<std::uint64_t>& preimage_of(const BufferHeaderShm& header) noexcept {
-  return header.contributors.bits[0];
-}
-constexpr std::uint64_t make_preimage(std::uint64_t epoch, std::uint64_t buffer) noexcept {
-  return epoch << 24 | buffer;
-}
-constexpr std::uint64_t preimage_epoch(std::uint64_t preimage) noexcept { return preimage >> 24; }
-
-// The buffer that a chunk preserves beside its current one: the one that the pre-image field names, or initially the
-// chunk's own buffer of the variable's reserve. 0 if there is none; accumulators have none.
-inline std::uint64_t preserved_buffer(const VariableShm& variable, std::uint64_t chunk,
-                                      std::uint64_t preimage) noexcept {
-  if (variable.base != 0) return 0;
-  if (buffer_of(preimage) != 0) return buffer_of(preimage);
-  const std::uint64_t reserve = variable.reserve.load_acquire();  // (snapshot.C6) its bytes are there
-  return reserve == 0 ? 0 : reserve + chunk;
-}
 
 // The update that made a chunk's current values.
 struct ChunkFacts {
   std::uint64_t version = 0;
   UpdateLabel label;
-};
-
-struct SwapResult {
-  std::uint64_t version = 0;  // to which the update was applied
-  std::uint64_t retries = 0;
 };
 
 enum class StepResult { kApplied, kAlreadyIncluded };
@@ -99,37 +54,10 @@ enum class PullResult { kWhole, kTorn, kNoBuffer };
 
 // May be shared by threads, except that pushes to a variable of one chunk, which it counts, come from one thread at a
 // time.
-class VersionedVariable {
+class VersionedVariable : public SingleWriterChunks {
  public:
-  // `shard` must outlive the object.
-  VersionedVariable(const Segment& shard, const VariableShm& variable) noexcept
-      : data_(shard.data()),
-        words_(reinterpret_cast<PieceWordShm*>(shard.data() + variable.words_offset)),
-        shard_(&shard),
-        variable_(variable),
-        buffer_class_(variable.buffer_class),
-        chunk_elements_(variable.piece_elements),
-        elements_(variable.elements),
-        stride_(variable.piece_elements * gradients_per_float(variable)),
-        gradient_floats_(gradient_floats(variable)) {}
+  using SingleWriterChunks::SingleWriterChunks;
 
-  std::uint64_t chunks() const noexcept { return variable_.pieces; }
-  std::uint64_t chunk_begin(std::uint64_t chunk) const noexcept { return chunk * chunk_elements_; }
-  std::uint64_t chunk_size(std::uint64_t chunk) const noexcept {
-    return std::min(chunk_elements_, elements_ - chunk * chunk_elements_);
-  }
-  // The same for its gradient and for each of its optimizer slots, which have a float for each element of its dtype.
-  std::uint64_t gradient_begin(std::uint64_t chunk) const noexcept { return chunk * stride_; }
-  std::uint64_t gradient_size(std::uint64_t chunk) const noexcept {
-    return std::min(stride_, gradient_floats_ - chunk * stride_);
-  }
-  // The same for array `array` of pull_chunk().
-  std::uint64_t array_begin(std::uint64_t chunk, std::uint64_t array) const noexcept {
-    return array == 0 ? chunk_begin(chunk) : gradient_begin(chunk);
-  }
-  std::uint64_t array_size(std::uint64_t chunk, std::uint64_t array) const noexcept {
-    return array == 0 ? chunk_size(chunk) : gradient_size(chunk);
-  }
   std::uint64_t version(std::uint64_t chunk) const noexcept { return version_of(word(chunk)); }
 
   // Approximate number of swaps that pushes have lost: two simultaneous increments may count as one.
@@ -150,13 +78,6 @@ class VersionedVariable {
     return is_whole(at(buffer_of(word)), chunk, word);
   }
 
-  // The floats of an optimizer slot. Slot k of a chunk lies place_of(k + 1) floats behind its parameters: the slots
-  // follow them without gaps.
-  std::uint64_t stride() const noexcept { return stride_; }
-  std::uint64_t place_of(std::uint64_t array) const noexcept {
-    return array == 0 ? 0 : chunk_elements_ + (array - 1) * stride_;
-  }
-
   // Stores the initial values, and into the optimizer slots, which are zero, what fill(values, slots) writes.
   // `version`: how many updates the values already contain. Only for the task that has claimed the initialisation;
   // wait-free.
@@ -169,8 +90,8 @@ class VersionedVariable {
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version, which beside an
-  // update in place is the one before the last whole one. Lock-free;
-  // adds the number of repeats to `retries`. `copy`: racing_copy or racing_stream.
+  // update in place is the one before the last whole one. Lock-free; adds the number of repeats to `retries`. `copy`:
+  // racing_copy or racing_stream.
   std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0,
                            void (*copy)(float*, const float*, std::size_t) noexcept = racing_copy) const {
     for (;; ++retries) {
@@ -267,54 +188,6 @@ class VersionedVariable {
       words_[chunk].lost_swaps.leave_hint(words_[chunk].lost_swaps.hint() + 1);
       if (variable_.pieces == 1) back_off(result.retries);
     }
-  }
-
-  // Applies exactly one update to the chunk where it lies. update(values, stride, begin, count, version, log) changes
-  // `count` elements from element `begin` on, whose floats lie at `values` and, array k, at values + k * stride;
-  // `version` is the number of updates before. If `log` is not nullptr it keeps the old floats of each block there.
-  // Nothing, and the caller has to call push_chunk(): the chunk's current values belong to a snapshot. Wait-free.
-  // Requires: no other thread or process pushes to the variable.
-  template <class Update>
-  std::optional<SwapResult> try_push_in_place(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label,
-                                              Update&& update) {
-    const std::uint64_t old = words_[chunk].word.load_relaxed();  // relaxed: only the rank's owner writes it
-    BufferHeaderShm& buffer = at(buffer_of(old));
-    if (!is_whole(buffer, chunk, old)) fail_changed(*shard_, chunk);
-    const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
-    if (preimage_epoch(preimage) < label.epoch && preserved_buffer(variable_, chunk, preimage) != 0) return {};
-    const FreeBuffer undo =
-        free_buffers.begin(variable_, variable_.first_chunk + chunk, old, buffer_of(old));  // (slot.U1)
-    const UndoLog log = log_in(undo.buffer);
-    log.mark->store_release(UndoLog::kUnchanged);  // (slot.U2) pairs with slot.U5: behind the word of the push before
-    fence_release();  // (slot.U2) pairs with slot.R3, slot.U5: no byte of the log, and no such stamp, before the mark
-    buffer.stamp.store_relaxed(make_changing(undo.buffer, old));
-    fence_release();  // (slot.U2) pairs with slot.R3: no byte of the chunk and its header before the stamp
-    buffer.writer.store_relaxed(label.rank);
-    buffer.writer_step.store_relaxed(label.step);
-    const std::uint64_t count = gradient_size(chunk);
-    float* const values = parameters(buffer);
-    if (kThreadSanitizer || model_of(&buffer) != nullptr)
-      change_copies(values, count, log, [&](float* block, std::uint64_t begin, std::uint64_t elements) {
-        update(block, UndoLog::kBlock, begin, elements, version_of(old), nullptr);
-      });
-    else
-      update(values, stride_, 0, count, version_of(old), &log);  // (slot.U3)
-    complete(chunk, old, buffer, log);
-    FreeBuffers::lost(undo);
-    return SwapResult{.version = version_of(old)};
-  }
-
-  // slot.U6: what a dead pusher had in flight. `word`, `undo`: its note and its buffer. Takes the marked block back, and
-  // completes the version, if the pusher was changing the chunk in place. May be repeated. Requires: it is dead.
-  void complete_in_place(std::uint64_t chunk, std::uint64_t word, std::uint64_t undo) {
-    BufferHeaderShm& buffer = at(buffer_of(word));
-    if (buffer.stamp.load_acquire() != make_changing(undo, word)) return;  // (slot.U6) pairs with slot.U2: the log
-    const UndoLog log = log_in(undo);
-    const std::uint64_t mark = log.mark->load_acquire();  // (slot.U6) pairs with slot.U3
-    if (UndoLog::is_block(mark))
-      for (std::uint64_t array = 0; array < arrays(); ++array)
-        put_back(parameters(buffer), log, UndoLog::block_of(mark), array, chunk);
-    complete(chunk, word, buffer, log);
   }
 
   // Applies a sync step (barrier.B5), unless the chunk already includes `step`. Every helper computes the same bits,
@@ -429,93 +302,7 @@ class VersionedVariable {
     wait_turn();
   }
 
-  BufferHeaderShm& place(std::uint64_t buffer) const noexcept {
-    return *reinterpret_cast<BufferHeaderShm*>(data_ + (buffer << buffer_class_));
-  }
-  // The same for a number that was read from shared memory. Throws Error if the shard has no such buffer.
-  BufferHeaderShm& at(std::uint64_t buffer) const {
-    if (!has_buffer(*shard_, buffer, buffer_class_)) [[unlikely]]
-      fail_buffer(*shard_, buffer);
-    return place(buffer);
-  }
-  static float* parameters(BufferHeaderShm& buffer) noexcept { return reinterpret_cast<float*>(&buffer + 1); }
-  static const float* parameters(const BufferHeaderShm& buffer) noexcept {
-    return reinterpret_cast<const float*>(&buffer + 1);
-  }
-  std::uint64_t stamp_of(std::uint64_t chunk, std::uint64_t word) const noexcept {
-    return make_stamp(variable_.first_chunk + chunk, version_of(word));
-  }
-  bool is_whole(const BufferHeaderShm& buffer, std::uint64_t chunk, std::uint64_t word) const noexcept {
-    fence_acquire();  // (slot.R3) pairs with slot.W3
-    return buffer.stamp.load_relaxed() == stamp_of(chunk, word);
-  }
-
   float* begin_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version) noexcept;
-
-  // ---- Updates in place.
-
-  std::uint64_t arrays() const noexcept { return 1 + variable_.slots; }
-  UndoLog log_in(std::uint64_t buffer) const noexcept { return {parameters(place(buffer)), &place(buffer).stamp}; }
-
-  // The current buffer's stamp, if that buffer is being changed in place; otherwise 0.
-  std::uint64_t changing(std::uint64_t word) const {
-    const std::uint64_t stamp = at(buffer_of(word)).stamp.load_acquire();  // (slot.U5) pairs with slot.U2
-    return is_changing(stamp) && has_buffer(*shard_, buffer_of(stamp), buffer_class_) ? stamp : 0;
-  }
-  // Whether it is, and the chunk still has that word, so that what its header names is the chunk's.
-  bool is_changing_still(std::uint64_t chunk, std::uint64_t word) const {
-    return changing(word) != 0 && words_[chunk].word.load_relaxed() == word;
-  }
-
-  // Copies the floats of the block at element `at` back that the log has of that array.
-  void put_back(float* to, const UndoLog& log, std::uint64_t at, std::uint64_t array, std::uint64_t chunk) const {
-    const std::uint64_t count = gradient_size(chunk);
-    if (at >= count) return;  // damaged
-    racing_copy(to + place_of(array) + at, log.half(at, arrays()) + array * UndoLog::kBlock,
-                std::min(UndoLog::kBlock, count - at));
-  }
-
-  // slot.U5. The values that a chunk has between two blocks of an update in place. False: try again, as the pusher has
-  // gone on, or there is no such update.
-  [[nodiscard]] bool try_pull_changing(std::uint64_t chunk, std::uint64_t word, float* out, std::uint64_t array) const {
-    const std::uint64_t stamp = changing(word);
-    if (stamp == 0) return false;
-    const BufferHeaderShm& buffer = place(buffer_of(word));
-    const UndoLog log = log_in(buffer_of(stamp));
-    const std::uint64_t mark = log.mark->load_acquire();  // (slot.U5) pairs with slot.U3, slot.U4
-    if (mark != UndoLog::kUnchanged && mark != UndoLog::kChanged && !UndoLog::is_block(mark)) return false;
-    racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));
-    if (UndoLog::is_block(mark)) put_back(out - place_of(array), log, UndoLog::block_of(mark), array, chunk);
-    fence_acquire();  // (slot.U5) pairs with slot.U3
-    // (slot.U5) The same push's mark: one of a later push comes with a later word.
-    return log.mark->load_acquire() == mark && buffer.stamp.load_relaxed() == stamp &&
-           words_[chunk].word.load_relaxed() == word;
-  }
-
-  // slot.U3 for the thread sanitizer and models: change(floats, begin, count) gets a copy of each block.
-  template <class Change>
-  void change_copies(float* values, std::uint64_t count, const UndoLog& log, Change&& change) {
-    float* const block = racing_scratch(0);
-    for (std::uint64_t at = 0; at < count; at += UndoLog::kBlock) {
-      const std::uint64_t elements = std::min(UndoLog::kBlock, count - at);
-      log.keep(values + at, stride_, arrays(), at, elements);
-      for (std::uint64_t array = 0; array < arrays(); ++array)
-        racing_copy(block + array * UndoLog::kBlock, values + at + array * stride_, elements);
-      change(block, at, elements);
-      for (std::uint64_t array = 0; array < arrays(); ++array)
-        racing_copy(values + at + array * stride_, block + array * UndoLog::kBlock, elements);
-    }
-  }
-
-  // slot.U4. The word goes first, so that at each moment the stamp names either the word's version or the log.
-  void complete(std::uint64_t chunk, std::uint64_t old, BufferHeaderShm& buffer, const UndoLog& log) {
-    const std::uint64_t next = make_word(version_of(old) + 1, buffer_of(old));
-    log.mark->store_release(UndoLog::kChanged);  // (slot.U4) pairs with slot.U5: all blocks are there
-    std::uint64_t expected = old;
-    // (slot.U4) pairs with slot.W1, slot.R1. A dead pusher may have done it.
-    if (!words_[chunk].word.try_exchange_acq_rel(expected, next) && expected != next) fail_changed(*shard_, chunk);
-    buffer.stamp.store_relaxed(stamp_of(chunk, next));  // slot.U4 of the word carries it
-  }
 
   // Calls read(parameters of the image) until what it has read is the untorn image; returns its version. If an update
   // in place is changing that image, calls read_changing(word) until it returns true.
@@ -603,17 +390,6 @@ class VersionedVariable {
     return false;
   }
 
-  std::size_t payload_floats() const noexcept {
-    return ((std::size_t{1} << buffer_class_) - sizeof(BufferHeaderShm)) / sizeof(float);
-  }
-
-  std::byte* data_;
-  PieceWordShm* words_;
-  const Segment* shard_;
-  const VariableShm& variable_;
-  std::uint32_t buffer_class_;
-  std::uint64_t chunk_elements_, elements_;  // of values, as floats
-  std::uint64_t stride_, gradient_floats_;   // of gradients and optimizer slots
   std::uint32_t streak_ = 0;
 };
 
