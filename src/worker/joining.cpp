@@ -8,6 +8,18 @@
 #include "worker/waits.hpp"
 
 namespace ps_shm {
+namespace {
+
+// What to do where no rank is free, or not the one that is wanted.
+std::string how_to_join(const shm::JobSegments& job, const WorkerOptions& options) {
+  if (job.config().layout == Layout::kSingleWriter)
+    return "`layout` single-writer allows one worker or guest at a time: end that one";
+  if (options.guest)
+    return "a guest has the last rank: end the other guest, or start the job's ps_shm with more `max-workers`";
+  return options.rank ? "choose another `rank`, or none" : "start its ps_shm with more `max-workers`";
+}
+
+}  // namespace
 
 std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOptions& options) {
   check_job_name(options.job);
@@ -59,19 +71,16 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
         case shm::JoinOutcome::kJoined:
           return {std::move(*job), rank};
         case shm::JoinOutcome::kTableFull:
-          throw Error(fmt::format("job '{}' has {} workers already; start its ps_shm with more `max-workers`",
-                                  options.job, job->ranks()),
+          throw Error(fmt::format("job '{}' has {} worker{} already; {}", options.job, job->ranks(),
+                                  job->ranks() == 1 ? "" : "s", how_to_join(*job, options)),
                       ErrorCode::kExhausted);
         case shm::JoinOutcome::kRankTaken: {
           const std::uint32_t taken_by = job->worker(*wanted).pid.load_relaxed();
           reason = fmt::format("rank {} is taken by process {}", *wanted, taken_by);
           if (!rank_wait.slice([&] { return reason; }))
-            throw Error(
-                fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job, taken_by,
-                            options.guest ? "a guest has the last rank: end the other guest, or start the job's ps_shm "
-                                            "with more `max-workers`"
-                                          : "choose another `rank`, or none"),
-                ErrorCode::kRankTaken);
+            throw Error(fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job, taken_by,
+                                    how_to_join(*job, options)),
+                        ErrorCode::kRankTaken);
           break;
         }
         case shm::JoinOutcome::kJobRemoved:

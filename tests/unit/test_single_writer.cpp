@@ -2,6 +2,7 @@
 // tests/faults.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -155,6 +156,22 @@ TEST_CASE("single-writer: a guest in the place of the worker reads such a variab
         }) ==
         fmt::format("variable 'v' has layout single-writer: no guest of job '{}' can change it; declare it versioned",
                     config.job));
+}
+
+TEST_CASE("single-writer: who comes beside the worker is told that such a job has one at a time") {
+  const JobConfig config = single_writer_config(UpdateRule::kAdam);
+  const SingleWriterJob job(config);
+  const Worker worker(options(config));
+  CHECK(error_of([&] { Worker{options(config)}; }) ==
+        fmt::format("job '{}' has 1 worker already; `layout` single-writer allows one worker or guest at a time: end "
+                    "that one",
+                    config.job));
+  WorkerOptions of_guest = options(config);
+  of_guest.guest = true;
+  CHECK(error_of([&] { Worker{of_guest}; }) ==
+        fmt::format("rank 0 of job '{}' is taken by process {}; `layout` single-writer allows one worker or guest at a "
+                    "time: end that one",
+                    config.job, getpid()));
 }
 
 TEST_CASE("single-writer: a reader beside pushes gets whole blocks, of one push or of two that follow each other") {
