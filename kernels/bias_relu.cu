@@ -1,6 +1,6 @@
-// Adds a layer's bias to each row of its outputs, and for hidden layers applies the rectifier max(0, x) to the sums
-// (Nair and Hinton 2010), so that the product is read and written once. Computes as src/train/models/dense/mlp.cpp; NaN
-// stays NaN.
+// Adds a hidden layer's bias to each row of its outputs, and applies the rectifier max(0, x) to the sums (Nair and
+// Hinton 2010), so that the product is read and written once. Computes as src/train/models/dense/mlp.cpp; NaN stays NaN,
+// which the rectifier of cublasLt's epilogues turns into 0.
 #include "launch.cuh"
 #include "model_launchers.hpp"
 
@@ -9,9 +9,8 @@ namespace {
 
 constexpr unsigned kColumns = 32, kRows = 8;  // of a block: a warp reads 128 bytes of a row
 
-template <bool kRectify>
 __global__ void __launch_bounds__(kColumns* kRows)
-    bias_kernel(float* values, const float* bias, int rows, int columns) {
+    bias_relu_kernel(float* values, const float* bias, int rows, int columns) {
   const unsigned column = blockIdx.x * kColumns + threadIdx.x;
   if (column >= static_cast<unsigned>(columns)) return;
   const float added = bias[column];
@@ -19,28 +18,19 @@ __global__ void __launch_bounds__(kColumns* kRows)
        row += std::size_t{gridDim.y} * kRows) {
     float& value = values[row * columns + column];
     const float sum = value + added;
-    value = kRectify && sum < 0 ? 0.0F : sum;
+    value = sum < 0 ? 0.0F : sum;
   }
 }
 
-template <bool kRectify>
-cudaError_t launch_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
-  if (rows == 0 || columns == 0) return cudaSuccess;
-  const dim3 grid((static_cast<unsigned>(columns) + kColumns - 1) / kColumns,
-                  blocks_for(static_cast<std::size_t>(rows), kRows));
-  return launch(bias_kernel<kRectify>, grid, dim3(kColumns, kRows), stream, values, bias, rows, columns);
-}
-
-const Loadable loadable[] = {Loadable{bias_kernel<true>}, Loadable{bias_kernel<false>}};
+const Loadable loadable{bias_relu_kernel};
 
 }  // namespace
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
-  return launch_bias<true>(values, bias, rows, columns, stream);
-}
-
-cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream) {
-  return launch_bias<false>(values, bias, rows, columns, stream);
+  if (rows == 0 || columns == 0) return cudaSuccess;
+  const dim3 grid((static_cast<unsigned>(columns) + kColumns - 1) / kColumns,
+                  blocks_for(static_cast<std::size_t>(rows), kRows));
+  return launch(bias_relu_kernel, grid, dim3(kColumns, kRows), stream, values, bias, rows, columns);
 }
 
 }  // namespace ps_shm::kernels

@@ -14,11 +14,10 @@
 namespace ps_shm::kernels {
 
 cudaError_t bias_relu(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
-cudaError_t add_bias(float* values, const float* bias, int rows, int columns, cudaStream_t stream);
-cudaError_t relu_gradient(float* gradient, const float* activations, std::size_t count, cudaStream_t stream);
-cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
-                                  cudaStream_t stream);
-cudaError_t sum_rows(const float* values, int rows, int columns, float* out, cudaStream_t stream);
+cudaError_t relu_gradient(float* gradient, const float* activations, int rows, int columns, float* bias_gradient,
+                          cudaStream_t stream);
+cudaError_t softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels, int rows, int columns,
+                                  float* loss, float* bias_gradient, cudaStream_t stream);
 cudaError_t gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices, int rows,
                         int columns, float* out, std::uint8_t* labels, cudaStream_t stream);
 cudaError_t sgd_step(float* parameters, const float* gradient, std::size_t count, float rate, float l2,

@@ -1,27 +1,37 @@
-// Mean softmax cross-entropy of a batch, and its gradient by the logits, as in src/train/models/dense/loss.cpp: the
-// largest logit of the row is subtracted before the exponential; NaN or infinity in a row shows in the loss.
+// Mean softmax cross-entropy of a batch, and its gradient by the logits and by the bias that is added to them, as in
+// src/train/models/dense/loss.cpp: the largest logit of the row is subtracted before the exponential; NaN or infinity in
+// a row shows in the loss.
 //
 // A single block for the loss: it is summed in float64 in an order that depends only on the numbers of rows and columns,
 // without memory for the rows' losses, and before the gradient overwrites its input. For a batch that is small enough
-// that block computes the gradient, too; else a second kernel does. The bits are the same.
+// that block computes the gradients, too; else two more kernels do. The bits are the same.
 #include "launch.cuh"
 #include "model_launchers.hpp"
+#include "sum_rows.cuh"
 
 namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kWarp = 32;
-constexpr unsigned kLossThreads = 1024, kLossWarps = kLossThreads / kWarp;
+constexpr unsigned kLossThreads = kSumThreads, kLossWarps = kLossThreads / kWarp;
 constexpr unsigned kAllLanes = 0xffffffffU;
 // The largest batch for one kernel, in logits: 32 for each thread. Chosen without a GPU.
 constexpr std::size_t kOneKernel = std::size_t{32} * kLossThreads;
+
+// A row of logits: what the last layer has computed, and its bias.
+struct Logits {
+  __device__ float operator[](int column) const { return values[column] + bias[column]; }
+
+  float* values;
+  const float* bias;
+};
 
 // A row's largest logit, and the sum of exp(logit - largest); the same in every lane of the calling warp.
 struct Row {
   float largest, exponentials;
 };
 
-__device__ Row look_at(const float* logits, int columns) {
+__device__ Row look_at(const Logits& logits, int columns) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   Row row{-__int_as_float(0x7f800000), 0.0F};
   // A NaN is skipped here; it reappears in its exponential.
@@ -35,7 +45,7 @@ __device__ Row look_at(const float* logits, int columns) {
 }
 
 // The logit of the label, in every lane of the calling warp. The lane that overwrites it is the one that reads it.
-__device__ float logit_of(const float* logits, int label, int columns) {
+__device__ float logit_of(const Logits& logits, int label, int columns) {
   // A label out of range, which is not allowed, shows in the loss.
   if (label >= columns) return __int_as_float(0x7fc00000);
   float logit = label % kWarp == threadIdx.x % kWarp ? logits[label] : 0.0F;
@@ -44,22 +54,23 @@ __device__ float logit_of(const float* logits, int label, int columns) {
 }
 
 // Each lane of the calling warp overwrites those logits of the row that it alone has read.
-__device__ void overwrite(float* logits, const Row& row, int label, int columns, float share) {
+__device__ void overwrite(const Logits& logits, const Row& row, int label, int columns, float share) {
   const float factor = share / row.exponentials;
   for (int c = static_cast<int>(threadIdx.x % kWarp); c < columns; c += kWarp) {
     const float part = expf(logits[c] - row.largest) * factor;
-    logits[c] = c == label ? part - share : part;
+    logits.values[c] = c == label ? part - share : part;
   }
 }
 
 template <bool kWithGradient>
 __global__ void __launch_bounds__(kLossThreads)
-    loss_kernel(float* logits, const std::uint8_t* labels, int rows, int columns, float share, float* loss) {
+    loss_kernel(float* logits, const float* bias, const std::uint8_t* labels, int rows, int columns, float share,
+                float* loss, float* bias_gradient) {
   __shared__ double sums[kLossWarps];
   const unsigned warp = threadIdx.x / kWarp;
   double sum = 0.0;
   for (std::size_t i = warp; i < static_cast<std::size_t>(rows); i += kLossWarps) {
-    float* values = logits + i * columns;
+    const Logits values{logits + i * columns, bias};
     const Row row = look_at(values, columns);
     const int label = labels[i];
     const float logit = logit_of(values, label, columns);
@@ -68,36 +79,49 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   if (threadIdx.x % kWarp == 0) sums[warp] = sum;
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  double total = 0.0;
-  for (const double one : sums) total += one;
-  *loss = static_cast<float>(total / rows);
+  if (threadIdx.x == 0) {
+    double total = 0.0;
+    for (const double one : sums) total += one;
+    *loss = static_cast<float>(total / rows);
+  }
+  if (kWithGradient)
+    for (unsigned first = 0; first < static_cast<unsigned>(columns); first += kSumColumns)
+      sum_rows([=](std::size_t i) { return logits[i]; }, rows, columns, first, bias_gradient);
 }
 
 __global__ void __launch_bounds__(kThreads)
-    gradient_kernel(float* logits, const std::uint8_t* labels, int rows, int columns, float share) {
+    gradient_kernel(float* logits, const float* bias, const std::uint8_t* labels, int rows, int columns, float share) {
   const std::size_t stride = std::size_t{gridDim.x} * (kThreads / kWarp);
   for (std::size_t i = std::size_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
        i < static_cast<std::size_t>(rows); i += stride) {
-    float* values = logits + i * columns;
+    const Logits values{logits + i * columns, bias};
     overwrite(values, look_at(values, columns), labels[i], columns, share);
   }
 }
 
-const Loadable loadable[] = {Loadable{loss_kernel<true>}, Loadable{loss_kernel<false>}, Loadable{gradient_kernel}};
+__global__ void __launch_bounds__(kSumThreads)
+    bias_gradient_kernel(const float* gradient, int rows, int columns, float* bias_gradient) {
+  sum_rows([=](std::size_t i) { return gradient[i]; }, rows, columns, blockIdx.x * kSumColumns, bias_gradient);
+}
+
+const Loadable loadable[] = {Loadable{loss_kernel<true>}, Loadable{loss_kernel<false>}, Loadable{gradient_kernel},
+                             Loadable{bias_gradient_kernel}};
 
 }  // namespace
 
-cudaError_t softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
-                                  cudaStream_t stream) {
+cudaError_t softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels, int rows, int columns,
+                                  float* loss, float* bias_gradient, cudaStream_t stream) {
   if (rows == 0 || columns == 0) return cudaSuccess;
   const float share = 1.0F / static_cast<float>(rows);
   const bool is_one_kernel = static_cast<std::size_t>(rows) * columns <= kOneKernel;
-  const cudaError_t error = launch(is_one_kernel ? loss_kernel<true> : loss_kernel<false>, 1, kLossThreads, stream,
-                                   logits, labels, rows, columns, share, loss);
+  cudaError_t error = launch(is_one_kernel ? loss_kernel<true> : loss_kernel<false>, 1, kLossThreads, stream, logits,
+                             bias, labels, rows, columns, share, loss, bias_gradient);
   if (error != cudaSuccess || is_one_kernel) return error;
-  return launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream, logits,
-                labels, rows, columns, share);
+  error = launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream,
+                 logits, bias, labels, rows, columns, share);
+  if (error != cudaSuccess) return error;
+  return launch(bias_gradient_kernel, blocks_for(static_cast<std::size_t>(columns), kSumColumns), kSumThreads, stream,
+                logits, rows, columns, bias_gradient);
 }
 
 }  // namespace ps_shm::kernels

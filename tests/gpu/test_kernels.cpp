@@ -41,10 +41,8 @@ TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   bench.run(kernels().add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
   ps_shm::train::ModelKernels& k = model_kernels();
   bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));
-  bench.run(k.add_bias(nullptr, nullptr, 0, 0, s));
-  bench.run(k.relu_gradient(nullptr, nullptr, 0, s));
-  bench.run(k.softmax_cross_entropy(nullptr, nullptr, 0, 0, nullptr, s));
-  bench.run(k.sum_rows(nullptr, 0, 0, nullptr, s));
+  bench.run(k.relu_gradient(nullptr, nullptr, 0, 0, nullptr, s));
+  bench.run(k.softmax_cross_entropy(nullptr, nullptr, nullptr, 0, 0, nullptr, nullptr, s));
   bench.run(k.gather_rows(nullptr, nullptr, nullptr, 0, 0, nullptr, nullptr, s));
   bench.run(k.sgd_step(nullptr, nullptr, 0, 0.1F, 0.0F, 0.0F, 0.0F, s));
   bench.run(k.difference(nullptr, nullptr, 1.0F, nullptr, 0, s));
@@ -56,61 +54,106 @@ TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   k.release_products(s);
 }
 
-TEST_CASE("bias: is added to each row, and with relu what is below 0 becomes 0; NaN stays NaN") {
+TEST_CASE("bias and relu: the bias is added to each row, and what is below 0 becomes 0; NaN stays NaN") {
   Bench bench;
-  for (const Shape& shape : kShapes)
-    for (const bool relu : {false, true}) {
-      const int rows = shape.rows, columns = shape.columns;
-      CAPTURE(rows);
-      CAPTURE(columns);
-      auto values = random_floats(product(rows, columns), 1), bias = random_floats(product(1, columns), 2);
-      values.front() = kNan;
-      if (values.size() > 1) values.back() = kInfinity;
-      const auto on_device = bench.put(with_guard(values));
-      const auto added = bench.put(bias);
-      bench.run(
-          relu ? model_kernels().bias_relu(on_device.on_device(), added.on_device(), rows, columns, bench.stream())
-               : model_kernels().add_bias(on_device.on_device(), added.on_device(), rows, columns, bench.stream()));
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] += bias[i % bias.size()];
-        if (relu && values[i] < 0) values[i] = 0.0F;
-      }
-      CHECK(differing(bench.get(on_device), with_guard(values)) == 0);
+  for (const Shape& shape : kShapes) {
+    const int rows = shape.rows, columns = shape.columns;
+    CAPTURE(rows);
+    CAPTURE(columns);
+    auto values = random_floats(product(rows, columns), 1), bias = random_floats(product(1, columns), 2);
+    values.front() = kNan;
+    if (values.size() > 1) values.back() = kInfinity;
+    const auto on_device = bench.put(with_guard(values));
+    const auto added = bench.put(bias);
+    bench.run(model_kernels().bias_relu(on_device.on_device(), added.on_device(), rows, columns, bench.stream()));
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] += bias[i % bias.size()];
+      if (values[i] < 0) values[i] = 0.0F;
     }
+    CHECK(differing(bench.get(on_device), with_guard(values)) == 0);
+  }
 }
 
-TEST_CASE("relu gradient: is 0 where the activation is 0 or below") {
+// Checks that `sums` is the sum of the rows within the rounding of its terms, and that nothing is written behind it.
+void check_sum_of_rows(const std::vector<float>& values, int columns, const std::vector<float>& sums) {
+  const auto width = static_cast<std::size_t>(columns);
+  const double rows = static_cast<double>(values.size()) / columns;
+  std::size_t wrong = 0;
+  for (std::size_t j = 0; j < width; ++j) {
+    double sum = 0.0, size = 0.0;
+    for (std::size_t i = j; i < values.size(); i += width)
+      sum += double(values[i]), size += std::abs(double(values[i]));
+    const double error = std::abs(double(sums[j]) - sum);
+    wrong += error <= kEpsilon * size * std::sqrt(rows) + kEpsilon * size || (std::isnan(sum) && std::isnan(sums[j]))
+                 ? 0
+                 : 1;
+  }
+  CHECK(wrong == 0);
+  CHECK(sums[width] == kGuard);
+}
+
+TEST_CASE("relu gradient: is 0 where the activation is 0 or below, and the bias's is its sum over the rows") {
   Bench bench;
-  for (const std::size_t count : {1, 255, 256, 257, 100003}) {
+  std::vector<Shape> shapes = kShapes;
+  shapes.push_back({1024, 33});
+  shapes.push_back({1025, 33});    // the sums have a kernel of their own
+  shapes.push_back({65536, 257});  // more elements than a grid has threads
+  for (const Shape& shape : shapes) {
+    const int rows = shape.rows, columns = shape.columns;
+    CAPTURE(rows);
+    CAPTURE(columns);
+    const std::size_t count = product(rows, columns);
     auto gradient = random_floats(count, 3), activations = random_floats(count, 4);
     for (std::size_t i = 0; i < count; i += 3) activations[i] = i % 2 == 0 ? 0.0F : -0.0F;
     if (count > 5) activations[4] = kNan, gradient[5] = kNan, activations[5] = 1.0F;
     const auto on_device = bench.put(with_guard(gradient));
     const auto shown = bench.put(activations);
-    bench.run(model_kernels().relu_gradient(on_device.on_device(), shown.on_device(), count, bench.stream()));
+    const auto sums = bench.put(with_guard(std::vector<float>(product(1, columns), kGuard)));
+    bench.run(model_kernels().relu_gradient(on_device.on_device(), shown.on_device(), rows, columns, sums.on_device(),
+                                            bench.stream()));
     for (std::size_t i = 0; i < count; ++i)
       if (activations[i] <= 0) gradient[i] = 0.0F;
     CHECK(differing(bench.get(on_device), with_guard(gradient)) == 0);
+    check_sum_of_rows(gradient, columns, bench.get(sums));
   }
+}
+
+TEST_CASE("relu gradient: the bias's has the same bits, whether the sums have a kernel of their own or not") {
+  Bench bench;
+  constexpr int kRows = 1024, kColumns = 33;
+  std::vector<float> gradient = random_floats(product(kRows, kColumns), 3),
+                     activations = random_floats(product(kRows, kColumns), 4), sums[2];
+  for (const int more : {0, 32}) {  // rows of zeros, for each warp one
+    gradient.resize(product(kRows + more, kColumns));
+    activations.resize(gradient.size());
+    const auto on_device = bench.put(gradient), shown = bench.put(activations);
+    const auto out = bench.put(std::vector<float>(kColumns));
+    bench.run(model_kernels().relu_gradient(on_device.on_device(), shown.on_device(), kRows + more, kColumns,
+                                            out.on_device(), bench.stream()));
+    sums[more == 0 ? 0 : 1] = bench.get(out);
+  }
+  CHECK(differing(sums[0], sums[1]) == 0);
 }
 
 struct Loss {
   float loss;
-  std::vector<float> gradient;
+  std::vector<float> gradient, bias_gradient;
 };
 
-Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std::vector<std::uint8_t>& labels,
-                       int columns) {
+Loss softmax_on_device(Bench& bench, const std::vector<float>& logits, const std::vector<float>& bias,
+                       const std::vector<std::uint8_t>& labels) {
   const auto on_device = bench.put(with_guard(logits));
+  const auto added = bench.put(bias);
   const auto of_rows = bench.put(labels);
   const auto loss = bench.put(std::vector<float>{kGuard});
-  bench.run(model_kernels().softmax_cross_entropy(on_device.on_device(), of_rows.on_device(),
-                                                  static_cast<int>(labels.size()), columns, loss.on_device(),
-                                                  bench.stream()));
-  return {bench.get(loss)[0], bench.get(on_device)};
+  const auto by_bias = bench.put(with_guard(std::vector<float>(bias.size(), kGuard)));
+  bench.run(model_kernels().softmax_cross_entropy(on_device.on_device(), added.on_device(), of_rows.on_device(),
+                                                  static_cast<int>(labels.size()), static_cast<int>(bias.size()),
+                                                  loss.on_device(), by_bias.on_device(), bench.stream()));
+  return {bench.get(loss)[0], bench.get(on_device), bench.get(by_bias)};
 }
 
-TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too, and repeat bit by bit") {
+TEST_CASE("softmax: loss and gradients equal float64 loops, for large logits too, and repeat bit by bit") {
   Bench bench;
   for (const Shape& shape : kShapes)
     for (const float scale : {1.0F, 30.0F, 1e30F}) {
@@ -119,8 +162,11 @@ TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too,
       CAPTURE(rows);
       CAPTURE(columns);
       CAPTURE(scale);
-      auto logits = random_floats(product(rows, columns), 5);
-      for (float& logit : logits) logit *= scale;
+      auto products = random_floats(product(rows, columns), 5), bias = random_floats(product(1, columns), 6);
+      for (float& value : products) value *= scale;
+      for (float& value : bias) value *= scale;
+      std::vector<float> logits = products;
+      for (std::size_t i = 0; i < logits.size(); ++i) logits[i] += bias[i % bias.size()];
       std::vector<std::uint8_t> labels;
       for (int i = 0; i < rows; ++i) labels.push_back(static_cast<std::uint8_t>(i * 7 % columns));
       double total = 0.0;
@@ -136,7 +182,7 @@ TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too,
         for (std::size_t j = begin; j < end; ++j)
           expected[j] = (std::exp(double(logits[j]) - largest) / sum - (j == begin + labels[i] ? 1.0 : 0.0)) / rows;
       }
-      const Loss once = softmax_on_device(bench, logits, labels, columns);
+      const Loss once = softmax_on_device(bench, products, bias, labels);
       // The difference of two logits has their rounding.
       const double slack = 32 * kEpsilon * (1.0 + double(scale));
       CHECK(std::abs(double(once.loss) - total / rows) <= slack + 8 * kEpsilon * std::abs(total / rows));
@@ -145,16 +191,19 @@ TEST_CASE("softmax: loss and gradient equal float64 loops, for large logits too,
         worst = std::max(worst, std::abs(double(once.gradient[i]) - expected[i]));
       CHECK(worst <= 64 * kEpsilon * (1.0 + std::min(double(scale), 100.0)) / rows);
       CHECK(once.gradient.back() == kGuard);
-      const Loss again = softmax_on_device(bench, logits, labels, columns);
+      check_sum_of_rows({once.gradient.begin(), once.gradient.begin() + std::ptrdiff_t(expected.size())}, columns,
+                        once.bias_gradient);
+      const Loss again = softmax_on_device(bench, products, bias, labels);
       CHECK(is_same(once.loss, again.loss));
       CHECK(differing(once.gradient, again.gradient) == 0);
+      CHECK(differing(once.bias_gradient, again.bias_gradient) == 0);
     }
 }
 
-TEST_CASE("softmax: a large batch, whose gradient has a kernel of its own, has the bits of a small one") {
+TEST_CASE("softmax: a large batch, whose gradients have kernels of their own, has the bits of a small one") {
   Bench bench;
   constexpr int kRows = 256, kColumns = 100, kTimes = 8;  // powers of 2, so that a row's share is exact
-  const std::vector<float> logits = random_floats(product(kRows, kColumns), 5);
+  const std::vector<float> logits = random_floats(product(kRows, kColumns), 5), bias = random_floats(kColumns, 6);
   std::vector<std::uint8_t> labels;
   for (int i = 0; i < kRows; ++i) labels.push_back(static_cast<std::uint8_t>(i * 7 % kColumns));
   std::vector<float> many_logits;
@@ -163,48 +212,26 @@ TEST_CASE("softmax: a large batch, whose gradient has a kernel of its own, has t
     many_logits.insert(many_logits.end(), logits.begin(), logits.end());
     many_labels.insert(many_labels.end(), labels.begin(), labels.end());
   }
-  const Loss small = softmax_on_device(bench, logits, labels, kColumns);
-  const Loss large = softmax_on_device(bench, many_logits, many_labels, kColumns);
+  const Loss small = softmax_on_device(bench, logits, bias, labels);
+  const Loss large = softmax_on_device(bench, many_logits, bias, many_labels);
   std::size_t different = 0;
   for (std::size_t i = 0; i < many_logits.size(); ++i)
     different += !is_same(kTimes * large.gradient[i], small.gradient[i % logits.size()]);
   CHECK(different == 0);
   CHECK(std::abs(large.loss - small.loss) <= 4 * kEpsilon * small.loss);
+  check_sum_of_rows({large.gradient.begin(), large.gradient.begin() + std::ptrdiff_t(many_logits.size())}, kColumns,
+                    large.bias_gradient);
 }
 
-TEST_CASE("softmax: NaN or infinity in any row shows in the loss") {
+TEST_CASE("softmax: NaN or infinity in any row, or in the bias, shows in the loss") {
   Bench bench;
   for (const float strange : {kNan, kInfinity})
     for (const std::size_t place : {0, 3, 40, 639}) {
-      auto logits = random_floats(640, 6);
-      logits[place] = strange;
-      const Loss found = softmax_on_device(bench, logits, std::vector<std::uint8_t>(64, 3), 10);
+      auto logits = random_floats(640, 6), bias = random_floats(10, 7);
+      (place == 3 ? bias : logits)[place] = strange;
+      const Loss found = softmax_on_device(bench, logits, bias, std::vector<std::uint8_t>(64, 3));
       CHECK_FALSE(std::isfinite(found.loss));
     }
-}
-
-TEST_CASE("sum of rows: equals float64's within the rounding of its terms") {
-  Bench bench;
-  for (const Shape& shape : kShapes) {
-    const int rows = shape.rows, columns = shape.columns;
-    CAPTURE(rows);
-    CAPTURE(columns);
-    const auto values = random_floats(product(rows, columns), 7);
-    const auto on_device = bench.put(values);
-    const auto out = bench.put(with_guard(std::vector<float>(product(1, columns), kGuard)));
-    bench.run(model_kernels().sum_rows(on_device.on_device(), rows, columns, out.on_device(), bench.stream()));
-    const auto sums = bench.get(out);
-    const auto width = static_cast<std::size_t>(columns);
-    std::size_t wrong = 0;
-    for (std::size_t j = 0; j < width; ++j) {
-      double sum = 0.0, size = 0.0;
-      for (std::size_t i = j; i < values.size(); i += width)
-        sum += double(values[i]), size += std::abs(double(values[i]));
-      wrong += std::abs(double(sums[j]) - sum) <= kEpsilon * size * std::sqrt(rows) + kEpsilon * size ? 0 : 1;
-    }
-    CHECK(wrong == 0);
-    CHECK(sums[width] == kGuard);
-  }
 }
 
 TEST_CASE("gather: rows and labels come in the order of the indices, repeated ones too") {

@@ -257,7 +257,7 @@ if "--workers" not in options: sys.exit("as many workers as the box has GPUs")
 count = int(options["--workers"])
 if os.environ.get("FAULT") == "job" and options.get("--mode") == "async" and options["--device"] == "cuda": sys.exit(3)
 fault, device = os.environ.get("FAULT"), options["--device"]
-gpu = dict(strategy="as it is", resident=True, graph="step", graph_operations=14, redone_chunks=0, bounced_chunks=0)
+gpu = dict(strategy="as it is", resident=True, graph="step", graph_operations=11, redone_chunks=0, bounced_chunks=0)
 if fault != "untimed":
     gpu.update(idle_share=0.5 if count > 1 else 0.25, step_us=dict(wait=1.0, pull=1.0, compute=1.0, push=1.0))
 on_gpu = {{"cpu": 0, "cuda": count, "cuda:0": count}}.get(device, count - 1) if fault != "cpu" else 0
@@ -628,7 +628,7 @@ class Report(unittest.TestCase):
         self.assertIn("FAILED", report.as_text())
 
     def test_repeats_that_were_run_are_summed_up_though_one_failed(self):
-        gpu = {"strategy": "", "resident": True, "graph": "compute", "graph_operations": 11, "redone_chunks": 0, "bounced_chunks": 0}
+        gpu = {"strategy": "", "resident": True, "graph": "compute", "graph_operations": 8, "redone_chunks": 0, "bounced_chunks": 0}
         run = {"steps_per_second": 100.0, "per_worker": [{"gpu": gpu}]}
         report, ways = table.Report({"cuda": {}}), 2 * len(jobs.WAYS)
         with unittest.mock.patch.object(jobs, "launch", side_effect=[run] * 4 * ways + [jobs.programs.Failed("no time")] * ways):

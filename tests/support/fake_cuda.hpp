@@ -188,12 +188,11 @@ class FakeModelKernels : public train::ModelKernels {
   device::CudaError multiply(bool a_transposed, bool b_transposed, int m, int n, int k, const float* a, const float* b,
                              float beta, float* out, device::Stream stream) override;
   device::CudaError bias_relu(float* values, const float* bias, int rows, int columns, device::Stream stream) override;
-  device::CudaError add_bias(float* values, const float* bias, int rows, int columns, device::Stream stream) override;
-  device::CudaError relu_gradient(float* gradient, const float* activations, std::size_t count,
-                                  device::Stream stream) override;
-  device::CudaError softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
+  device::CudaError relu_gradient(float* gradient, const float* activations, int rows, int columns,
+                                  float* bias_gradient, device::Stream stream) override;
+  device::CudaError softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels, int rows,
+                                          int columns, float* loss, float* bias_gradient,
                                           device::Stream stream) override;
-  device::CudaError sum_rows(const float* values, int rows, int columns, float* out, device::Stream stream) override;
   device::CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,
                                 int rows, int columns, float* out, std::uint8_t* labels,
                                 device::Stream stream) override;

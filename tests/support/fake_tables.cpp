@@ -109,25 +109,17 @@ CudaError FakeModelKernels::bias_relu(float* values, const float* bias, int rows
   return real_.bias_relu(values, bias, rows, columns, stream);
 }
 
-CudaError FakeModelKernels::add_bias(float* values, const float* bias, int rows, int columns, Stream stream) {
-  if (const CudaError error = cuda_.enter("add_bias")) return error;
-  return real_.add_bias(values, bias, rows, columns, stream);
-}
-
-CudaError FakeModelKernels::relu_gradient(float* gradient, const float* activations, std::size_t count, Stream stream) {
+CudaError FakeModelKernels::relu_gradient(float* gradient, const float* activations, int rows, int columns,
+                                          float* bias_gradient, Stream stream) {
   if (const CudaError error = cuda_.enter("relu_gradient")) return error;
-  return real_.relu_gradient(gradient, activations, count, stream);
+  return real_.relu_gradient(gradient, activations, rows, columns, bias_gradient, stream);
 }
 
-CudaError FakeModelKernels::softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns,
-                                                  float* loss, Stream stream) {
+CudaError FakeModelKernels::softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels,
+                                                  int rows, int columns, float* loss, float* bias_gradient,
+                                                  Stream stream) {
   if (const CudaError error = cuda_.enter("softmax_cross_entropy")) return error;
-  return real_.softmax_cross_entropy(logits, labels, rows, columns, loss, stream);
-}
-
-CudaError FakeModelKernels::sum_rows(const float* values, int rows, int columns, float* out, Stream stream) {
-  if (const CudaError error = cuda_.enter("sum_rows")) return error;
-  return real_.sum_rows(values, rows, columns, out, stream);
+  return real_.softmax_cross_entropy(logits, bias, labels, rows, columns, loss, bias_gradient, stream);
 }
 
 CudaError FakeModelKernels::gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,

@@ -44,35 +44,36 @@ void GpuModel::enqueue(std::span<const float* const> parameters, const GpuBatch&
   const int rows = size(batch.count);
   const auto inputs = [&](std::size_t i) { return i == 0 ? batch.images : layers_[i - 1].values.on_device(); };
 
-  for (std::size_t i = 0; i < layers_.size(); ++i) {
+  const auto multiply_inputs = [&](std::size_t i) {
     const Layer& layer = layers_[i];
-    float* values = layer.values.on_device();
-    check(kernels_.multiply(false, false, rows, layer.outputs, layer.inputs, inputs(i), parameters[2 * i], 0.0F, values,
-                            stream),
+    check(kernels_.multiply(false, false, rows, layer.outputs, layer.inputs, inputs(i), parameters[2 * i], 0.0F,
+                            layer.values.on_device(), stream),
           "multiply matrices");
-    if (i + 1 < layers_.size())
-      check(kernels_.bias_relu(values, parameters[2 * i + 1], rows, layer.outputs, stream), "add biases");
-    else
-      check(kernels_.add_bias(values, parameters[2 * i + 1], rows, layer.outputs, stream), "add biases");
-  }
+  };
 
-  const Layer& last = layers_.back();
-  check(kernels_.softmax_cross_entropy(last.values.on_device(), batch.labels, rows, last.outputs, loss, stream),
+  const std::size_t last = layers_.size() - 1;
+  for (std::size_t i = 0; i < last; ++i) {
+    multiply_inputs(i);
+    check(kernels_.bias_relu(layers_[i].values.on_device(), parameters[2 * i + 1], rows, layers_[i].outputs, stream),
+          "add biases");
+  }
+  multiply_inputs(last);
+  check(kernels_.softmax_cross_entropy(layers_[last].values.on_device(), parameters[2 * last + 1], batch.labels, rows,
+                                       layers_[last].outputs, loss, gradients[2 * last + 1], stream),
         "compute the loss");
-  for (std::size_t i = layers_.size(); i-- > 0;) {
+  for (std::size_t i = last;; --i) {
     const Layer& layer = layers_[i];
-    const float* by_values = i + 1 < layers_.size() ? layer.gradient.on_device() : layer.values.on_device();
+    const float* by_values = i < last ? layer.gradient.on_device() : layer.values.on_device();
     check(kernels_.multiply(true, false, layer.inputs, layer.outputs, rows, inputs(i), by_values, 0.0F,
                             gradients[2 * i], stream),
           "multiply matrices");
-    check(kernels_.sum_rows(by_values, rows, layer.outputs, gradients[2 * i + 1], stream), "sum up rows");
     if (i == 0) return;
     const Layer& below = layers_[i - 1];
     check(kernels_.multiply(false, true, rows, layer.inputs, layer.outputs, by_values, parameters[2 * i], 0.0F,
                             below.gradient.on_device(), stream),
           "multiply matrices");
-    check(kernels_.relu_gradient(below.gradient.on_device(), below.values.on_device(),
-                                 batch.count * static_cast<std::size_t>(below.outputs), stream),
+    check(kernels_.relu_gradient(below.gradient.on_device(), below.values.on_device(), rows, below.outputs,
+                                 gradients[2 * i - 1], stream),
           "compute a gradient");
   }
 }

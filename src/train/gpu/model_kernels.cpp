@@ -25,18 +25,13 @@ class RealKernels final : public ModelKernels {
   CudaError bias_relu(float* values, const float* bias, int rows, int columns, Stream stream) override {
     return kernels::bias_relu(values, bias, rows, columns, raw(stream));
   }
-  CudaError add_bias(float* values, const float* bias, int rows, int columns, Stream stream) override {
-    return kernels::add_bias(values, bias, rows, columns, raw(stream));
+  CudaError relu_gradient(float* gradient, const float* activations, int rows, int columns, float* bias_gradient,
+                          Stream stream) override {
+    return kernels::relu_gradient(gradient, activations, rows, columns, bias_gradient, raw(stream));
   }
-  CudaError relu_gradient(float* gradient, const float* activations, std::size_t count, Stream stream) override {
-    return kernels::relu_gradient(gradient, activations, count, raw(stream));
-  }
-  CudaError softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns, float* loss,
-                                  Stream stream) override {
-    return kernels::softmax_cross_entropy(logits, labels, rows, columns, loss, raw(stream));
-  }
-  CudaError sum_rows(const float* values, int rows, int columns, float* out, Stream stream) override {
-    return kernels::sum_rows(values, rows, columns, out, raw(stream));
+  CudaError softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels, int rows, int columns,
+                                  float* loss, float* bias_gradient, Stream stream) override {
+    return kernels::softmax_cross_entropy(logits, bias, labels, rows, columns, loss, bias_gradient, raw(stream));
   }
   CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices, int rows,
                         int columns, float* out, std::uint8_t* labels, Stream stream) override {

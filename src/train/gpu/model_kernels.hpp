@@ -30,17 +30,14 @@ class ModelKernels {
   // Each row: values = max(0, values + bias), NaN stays NaN.
   virtual device::CudaError bias_relu(float* values, const float* bias, int rows, int columns,
                                       device::Stream stream) = 0;
-  // Each row: values += bias.
-  virtual device::CudaError add_bias(float* values, const float* bias, int rows, int columns,
-                                     device::Stream stream) = 0;
-  // gradient = 0 where activations are 0 or below.
-  virtual device::CudaError relu_gradient(float* gradient, const float* activations, std::size_t count,
-                                          device::Stream stream) = 0;
-  // Overwrites the logits with the gradient of the mean loss by them, and writes that mean loss to *loss.
-  virtual device::CudaError softmax_cross_entropy(float* logits, const std::uint8_t* labels, int rows, int columns,
-                                                  float* loss, device::Stream stream) = 0;
-  // out = the sum of the rows.
-  virtual device::CudaError sum_rows(const float* values, int rows, int columns, float* out, device::Stream stream) = 0;
+  // gradient = 0 where activations are 0 or below; bias_gradient = the sum of its rows then.
+  virtual device::CudaError relu_gradient(float* gradient, const float* activations, int rows, int columns,
+                                          float* bias_gradient, device::Stream stream) = 0;
+  // The mean loss of logits + bias (in each row): writes it to *loss, overwrites the logits with its gradient by them,
+  // and writes its gradient by the bias, the sum of those rows.
+  virtual device::CudaError softmax_cross_entropy(float* logits, const float* bias, const std::uint8_t* labels,
+                                                  int rows, int columns, float* loss, float* bias_gradient,
+                                                  device::Stream stream) = 0;
   // out row i = set row indices[i]; the same of one byte each for labels.
   virtual device::CudaError gather_rows(const float* set, const std::uint8_t* set_labels, const std::uint32_t* indices,
                                         int rows, int columns, float* out, std::uint8_t* labels,

@@ -22,10 +22,11 @@ class NoKernels final : public ModelKernels {
     return kNone;
   }
   CudaError bias_relu(float*, const float*, int, int, Stream) override { return kNone; }
-  CudaError add_bias(float*, const float*, int, int, Stream) override { return kNone; }
-  CudaError relu_gradient(float*, const float*, std::size_t, Stream) override { return kNone; }
-  CudaError softmax_cross_entropy(float*, const std::uint8_t*, int, int, float*, Stream) override { return kNone; }
-  CudaError sum_rows(const float*, int, int, float*, Stream) override { return kNone; }
+  CudaError relu_gradient(float*, const float*, int, int, float*, Stream) override { return kNone; }
+  CudaError softmax_cross_entropy(float*, const float*, const std::uint8_t*, int, int, float*, float*,
+                                  Stream) override {
+    return kNone;
+  }
   CudaError gather_rows(const float*, const std::uint8_t*, const std::uint32_t*, int, int, float*, std::uint8_t*,
                         Stream) override {
     return kNone;
