@@ -148,6 +148,7 @@ Json measure(const Case& of, const std::string& name, const SectionOptions& opti
 }  // namespace
 
 Json links(const SectionOptions& options) {
+  constexpr std::uint64_t kForGpu = 256 << 10;  // chunks by `--chunk-bytes gpu`
   struct statvfs room = {};
   const double free = statvfs("/dev/shm", &room) == 0 ? double(room.f_bavail) * double(room.f_frsize) : 0;
   const std::uint32_t many = std::clamp(std::thread::hardware_concurrency() / 2, 1U, 8U);
@@ -156,13 +157,14 @@ Json links(const SectionOptions& options) {
   int number = 0;
   for (const std::size_t mib : options.quick ? std::vector<std::size_t>{1, 16} : std::vector<std::size_t>{1, 16, 256})
     for (const Mode mode : {Mode::kAsync, Mode::kSync})
-      for (const std::uint64_t chunk : {32 << 10, 1 << 20})
+      for (const std::uint64_t chunk : {std::uint64_t{32} << 10, kForGpu, std::uint64_t{1} << 20})
         for (const std::uint32_t threads : {1U, many}) {
           Case one{mode, mib << 20, chunk, threads};
           if (threads == many && many == 1 && !all.empty() && all.back()["threads"] == 1 &&
               all.back()["bytes"] == one.bytes && all.back()["chunk_bytes"] == chunk)
             continue;  // it is the same case
-          if (options.quick && threads != many) continue;
+          if ((options.quick || chunk == kForGpu) && threads != many) continue;
+          if (chunk == kForGpu && mib != 256) continue;  // smaller variables do not have them
           if (free < 4 * double(one.bytes)) {
             all.push_back({{"bytes", one.bytes}, {"skipped", "/dev/shm has too little room"}});
             continue;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "device/gpu_pull.hpp"
@@ -64,6 +65,11 @@ GpuLink::Impl::~Impl() {
   static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
 }
 
+bool GpuLink::Impl::is_for_copy_engine(const VariablePart& part) {
+  const std::uint64_t floats = std::min(part.record.piece_elements, part.record.elements);
+  return part.versioned && device::is_for_copy_engine(floats * sizeof(float) + sizeof(shm::BufferHeaderShm));
+}
+
 void GpuLink::Impl::warn(const std::string& line) const {
   if (options.warn) return options.warn(line);
   std::fprintf(stderr, "worker %u: %s\n", worker.rank(), line.c_str());
@@ -74,18 +80,14 @@ void GpuLink::Impl::plan() {
   ++plans;
   device::StrategyInput input;
   std::uint64_t elements = 0;
-  double of_chunks = 0;
   for (const VariableState* state : states) {
     elements += state->elements;
     for (const VariablePart& part : state->parts)
-      of_chunks += double(part.record.elements) * double(part.record.piece_elements);
+      if (is_for_copy_engine(part)) input.large_chunk_bytes += part.record.elements * sizeof(float);
     input.has_additive_inplace |= state->adds_in_place();
   }
   input.pull_bytes = elements * sizeof(float);
   input.rounds_pulls = options.pull_wire == Wire::kBfloat16;
-  if (elements != 0)
-    input.chunk_bytes =
-        static_cast<std::size_t>(of_chunks / double(elements)) * sizeof(float) + sizeof(shm::BufferHeaderShm);
   strategy = device::choose_strategy(gpu, input);
   if (strategy.push != device::PushPath::kThroughHost) {
     std::set<std::uint32_t> used;

@@ -27,6 +27,8 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
 
   void check(device::CudaError error, const char* what) { device::check(cuda, error, what); }
   void warn(const std::string& line) const;
+  // Whether the copy engine pulls the part, if it pulls any.
+  static bool is_for_copy_engine(const VariablePart& part);
   bool is_sharing() const noexcept { return shared_shards.use_count() > 1; }
   void plan();
   void try_stream_wait();

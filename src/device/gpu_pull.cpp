@@ -53,12 +53,13 @@ void GpuLink::Pull::plan() {
 }
 
 void GpuLink::Pull::list_versioned(VariableState& state, VariablePart& part, float* out) {
+  const bool is_copied = link_.strategy.pull == device::PullPath::kCopyEngine && Impl::is_for_copy_engine(part);
   const device::Registration& shard = link_.shards.of(part.record.shard);
   const std::byte* base = link_.shards.base(part.record.shard);
   for (std::uint64_t piece = 0; piece < part.versioned->chunks(); ++piece) {
     const std::uint64_t begin = part.piece_begin(piece);
     const Piece entry{&state, &part, piece, part.first_piece + piece, out + begin};
-    if (link_.strategy.pull == device::PullPath::kCopyEngine) {
+    if (is_copied) {
       chunks_.push_back(entry);
       continue;
     }
@@ -203,8 +204,13 @@ void GpuLink::Pull::upload_list() {
 void GpuLink::Pull::start() {
   begin();
   if (!hosted_.empty()) pull_through_host();
-  if (!chunks_.empty()) copy_chunks();
+  // Both wait for what the stream still does with the old parameters, and then work side by side.
+  if (!chunks_.empty()) {
+    link_.check(link_.cuda.record(before_->get(), link_.stream->get()), "record an event");
+    link_.check(link_.cuda.wait(copy_stream_.get(), before_->get()), "wait for an event");
+  }
   enqueue();
+  if (!chunks_.empty()) copy_chunks();
 }
 
 void GpuLink::Pull::begin() {
@@ -264,9 +270,6 @@ void GpuLink::Pull::bounce(const Piece& piece) {
 }
 
 void GpuLink::Pull::copy_chunks() {
-  // Waits for what the stream still does with the old parameters.
-  link_.check(link_.cuda.record(before_->get(), link_.stream->get()), "record an event");
-  link_.check(link_.cuda.wait(copy_stream_.get(), before_->get()), "wait for an event");
   std::vector<Piece> moved = copy_once(chunks_);
   for (int attempt = 1; attempt < kernels::kPullAttempts && !moved.empty(); ++attempt) {
     link_.totals.redone_chunks += moved.size();
@@ -316,7 +319,8 @@ void GpuLink::Pull::send_window(Window& window) {
                                 : link_.cuda.copy_batch(window.to, window.from, window.bytes, stream);
   if (error != device::kSuccess) {  // one by one, with a driver before CUDA 12.8, or one that refuses batches
     if (error != device::kNotSupported) {
-      link_.warn(fmt::format("chunks are copied one by one, slower: cuMemcpyBatchAsync: {}", link_.cuda.error_text(error)));
+      link_.warn(
+          fmt::format("chunks are copied one by one, slower: cuMemcpyBatchAsync: {}", link_.cuda.error_text(error)));
       static_cast<void>(link_.cuda.last_error());
       copies_batches_ = false;
     }

@@ -6,6 +6,7 @@
 //   copy engine   the CPU reads the words of a window of chunks and the engine copies the chunks. When the stream has
 //                 finished the window, the engine has read its last byte, and the CPU checks the stamps.
 //                 Windows are short, because a pusher reuses a buffer once it has gone round its free buffers.
+//                 Variables with smaller chunks are pulled by the kernel, beside it.
 //   through host  the worker's threads pull into page-locked memory, as chunks of float32 or rounded to bfloat16, and the
 //                 engine copies the result, a window at a time, while they fill the next one. A kernel widens bfloat16.
 // A chunk that keeps changing is finally pulled by the CPU, which is lock-free.
@@ -106,7 +107,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
 
   GpuLink::Impl& link_;
   device::OwnStream copy_stream_;
-  bool copies_batches_ = true;  // until the driver refuses one
+  bool copies_batches_ = true;                // until the driver refuses one
   std::unique_ptr<device::OwnEvent> before_;  // work that was enqueued before the copies
 
   std::vector<Piece> listed_;  // by the kernel, in the order of:

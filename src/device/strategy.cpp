@@ -135,18 +135,20 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
     strategy.pull_reason = fmt::format(
         "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
         size_text(kKernelPullBytes));
-  } else if (input.chunk_bytes < kCopyEngineChunkBytes) {
+  } else if (input.large_chunk_bytes <= kKernelPullBytes) {
     strategy.pull = PullPath::kKernel;
     strategy.pull_reason = fmt::format(
-        "Chunks have {} KiB, so one kernel gathers them: the copy engine is faster from {} KiB a chunk on "
-        "(`chunk-bytes`).",
-        input.chunk_bytes >> 10, kCopyEngineChunkBytes >> 10);
+        "No more than {} are in chunks of at least {} KiB (`chunk-bytes`), from which on the copy engine is faster, so "
+        "one kernel gathers them all.",
+        size_text(kKernelPullBytes), kCopyEngineChunkBytes >> 10);
   } else {
     strategy.pull = PullPath::kCopyEngine;
+    strategy.gathers_rest = input.large_chunk_bytes < input.pull_bytes;
     strategy.pull_reason = fmt::format(
-        "A pull has more than {}, so the copy engine fetches the chunks, which are large: it reads host memory faster "
-        "than a kernel.",
-        size_text(kKernelPullBytes));
+        "The copy engine fetches the {} that are in chunks of at least {} KiB: it reads host memory faster than a "
+        "kernel{}.",
+        size_text(input.large_chunk_bytes), kCopyEngineChunkBytes >> 10,
+        strategy.gathers_rest ? ", which gathers the others meanwhile" : "");
   }
   choose_dtype_of_pulls(input, strategy);
   choose_adds(gpu, input, strategy);
@@ -192,10 +194,10 @@ std::string reasons_for_rows(const Strategy& strategy, const std::string& why_no
   if (!why_not.empty()) return fmt::format("The CPU copies the rows that a batch names: {}. {}", why_not, kPush);
   if (strategy.pull == PullPath::kThroughHost)
     return fmt::format("The CPU copies the rows that a batch names. {} {}", kPush, strategy.registration_reason);
-  return fmt::format(
-      "A kernel reads the rows that a batch names: they are too small for a copy each. {} {}", kPush,
-      strategy.native_adds ? "Shards are registered for reading and writing: a GpuLink may have the GPU add to them."
-                           : strategy.registration_reason);
+  return fmt::format("A kernel reads the rows that a batch names: they are too small for a copy each. {} {}", kPush,
+                     strategy.native_adds
+                         ? "Shards are registered for reading and writing: a GpuLink may have the GPU add to them."
+                         : strategy.registration_reason);
 }
 
 shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t registered_bytes) {
@@ -215,7 +217,7 @@ std::string describe(const Strategy& strategy) {
       text = "pulls by a kernel";
       break;
     case PullPath::kCopyEngine:
-      text = "pulls by the copy engine";
+      text = strategy.gathers_rest ? "pulls by the copy engine and a kernel" : "pulls by the copy engine";
       break;
     case PullPath::kThroughHost:
       text = "pulls through the host";

@@ -14,8 +14,8 @@ namespace ps_shm::device {
 using shm::PullPath;
 using shm::PushPath;
 
-// The largest pull whose chunks one kernel copies; above it, the copy engine is used, or bfloat16 where that is asked
-// for. Launching a kernel is cheaper than some dozens of copies, but by published figures it reads host memory at about
+// Up to so many bytes one kernel copies all chunks; the copy engine is used for more of them in large chunks, and
+// bfloat16 for more of any, where that is asked for. Launching a kernel is cheaper than some dozens of copies, but by published figures it reads host memory at about
 // two thirds of a copy engine's rate. tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
@@ -24,8 +24,12 @@ inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 // memory at 35 GB/s whatever the size of the chunks.
 inline constexpr std::size_t kCopyEngineChunkBytes = std::size_t{128} << 10;
 
+// Whether the copy engine is the faster one for chunks of so many bytes, header included.
+constexpr bool is_for_copy_engine(std::size_t chunk_bytes) { return chunk_bytes >= kCopyEngineChunkBytes; }
+
 struct Strategy {
   PullPath pull = PullPath::kThroughHost;
+  bool gathers_rest = false;  // beside the copy engine, a kernel pulls what has smaller chunks
   PushPath push = PushPath::kThroughHost;
   bool native_adds = false;   // in-place variables of additive rules: added by the GPU itself
   bool wide_adds = false;     // four elements at a time
@@ -36,10 +40,10 @@ struct Strategy {
 
 struct StrategyInput {
   std::size_t pull_bytes = 0;         // of one pull of all variables
+  std::size_t large_chunk_bytes = 0;  // of it, what versioned chunks have for which is_for_copy_engine()
   bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
   bool is_registered = true;          // false: registration has failed
-  std::size_t chunk_bytes = kCopyEngineChunkBytes;  // of a chunk with its header, averaged over the bytes of a pull
-  bool rounds_pulls = false;                        // GpuOptions::pull_wire is bfloat16
+  bool rounds_pulls = false;          // GpuOptions::pull_wire is bfloat16
 };
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);

@@ -21,12 +21,11 @@ Json answer(int value) { return value < 0 ? Json() : Json(value); }
 
 // Of large variables: with the smallest chunks that they have without `chunk-bytes`, and with large ones.
 Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
-  constexpr std::size_t kDefaultChunkBytes = std::size_t{32} << 10, kLargePull = device::kKernelPullBytes + 1;
-  device::StrategyInput input{kLargePull, is_additive_inplace};
-  input.chunk_bytes = device::kCopyEngineChunkBytes;
-  const PullPath large_chunk_pull = choose_strategy(gpu, input).pull;
-  input.chunk_bytes = kDefaultChunkBytes;
+  constexpr std::size_t kLargePull = device::kKernelPullBytes + 1;
+  device::StrategyInput input{.pull_bytes = kLargePull, .has_additive_inplace = is_additive_inplace};
   const Strategy strategy = choose_strategy(gpu, input);
+  input.large_chunk_bytes = kLargePull;
+  const PullPath large_chunk_pull = choose_strategy(gpu, input).pull;
   return {{"pull", to_string(strategy.pull)},
           {"large_chunk_pull", to_string(large_chunk_pull)},
           {"push", to_string(strategy.push)},

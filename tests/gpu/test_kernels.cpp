@@ -22,7 +22,8 @@ constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
 struct Shape {
   int rows, columns;
 };
-const std::vector<Shape> kShapes{{1, 1}, {1, 257}, {3, 5}, {7, 31}, {33, 32}, {100, 10}, {257, 129}, {1000, 256}};
+const std::vector<Shape> kShapes{{1, 1},    {1, 257},  {3, 5},     {7, 31},    {33, 32},
+                                 {100, 10}, {60, 129}, {257, 129}, {1000, 256}};
 
 std::size_t product(int a, int b) { return static_cast<std::size_t>(a) * static_cast<std::size_t>(b); }
 

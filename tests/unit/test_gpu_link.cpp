@@ -201,13 +201,15 @@ TEST_CASE(
     const std::string strategy = member.link->transfers().strategy;
     const bool is_engine = strategy.find("pulls by the copy engine") == 0;
     CHECK((fake.cuda.count("copy_batch") > 0) == is_engine);
+    CHECK((fake.cuda.count("pull_pieces") > 0) == (strategy.find("kernel") < strategy.find(',')));
     CHECK(member.link->can_wait() == !is_engine);
     CHECK(member.warnings.empty());
     return strategy.substr(0, strategy.find(','));
   };
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdam}) {
     CAPTURE(to_string(rule));
-    CHECK(pulls(kChunkBytesForGpu, rule, large) == "pulls by the copy engine");
+    CHECK(pulls(kChunkBytesForGpu, rule, large) == "pulls by the copy engine and a kernel");
+    CHECK(pulls(kChunkBytesForGpu, rule, {kLarge}) == "pulls by the copy engine");
     CHECK(pulls(0, rule, large) == "pulls by a kernel");
   }
   CHECK(pulls(kChunkBytesForGpu, UpdateRule::kSgd, small) == "pulls by a kernel");

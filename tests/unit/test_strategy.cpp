@@ -13,8 +13,10 @@ using namespace ps_shm::device;
 namespace {
 
 constexpr auto kFloatAdd = static_cast<std::size_t>(AtomicOperation::kFloatAdd);
-constexpr StrategyInput kVersioned = {.pull_bytes = std::size_t{64} << 20};
-constexpr StrategyInput kAdditive = {.pull_bytes = std::size_t{64} << 20, .has_additive_inplace = true};
+constexpr std::size_t kLarge = std::size_t{64} << 20;
+constexpr StrategyInput kVersioned = {.pull_bytes = kLarge, .large_chunk_bytes = kLarge};
+constexpr StrategyInput kAdditive = {
+    .pull_bytes = kLarge, .large_chunk_bytes = kLarge / 2, .has_additive_inplace = true};
 
 // The answers of a driver for CUDA 13.0 about a GPU on PCIe.
 GpuInfo pcie_gpu() {
@@ -71,40 +73,51 @@ TEST_CASE("strategy: on PCIe gradients are staged and shards are registered for 
 }
 
 TEST_CASE("strategy: small pulls are done by a kernel, large ones by the copy engine") {
-  const auto pull_of = [](std::size_t bytes) { return choose_strategy(pcie_gpu(), {.pull_bytes = bytes}); };
+  const auto pull_of = [](std::size_t bytes) {
+    return choose_strategy(pcie_gpu(), {.pull_bytes = bytes, .large_chunk_bytes = bytes});
+  };
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, kKernelPullBytes}) {
     CHECK(pull_of(bytes).pull == PullPath::kKernel);
     CHECK(has(pull_of(bytes).pull_reason, "no more than 2 MiB, so one kernel"));
   }
   for (const std::size_t bytes : {kKernelPullBytes + 1, std::size_t{1} << 40}) {
     CHECK(pull_of(bytes).pull == PullPath::kCopyEngine);
-    CHECK(has(pull_of(bytes).pull_reason, "more than 2 MiB, so the copy engine"));
+    CHECK_FALSE(pull_of(bytes).gathers_rest);
+    CHECK(has(pull_of(bytes).pull_reason,
+              "MiB that are in chunks of at least 128 KiB: it reads host memory faster than a kernel."));
+    CHECK(has(describe(pull_of(bytes)), "pulls by the copy engine, pushes "));
   }
 }
 
 TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull, and its stream can wait") {
+  CHECK_FALSE(is_for_copy_engine(kCopyEngineChunkBytes - 1));
+  CHECK(is_for_copy_engine(kCopyEngineChunkBytes));
   StrategyInput input = kVersioned;
-  for (const std::size_t bytes : {std::size_t{10880}, std::size_t{32768}, kCopyEngineChunkBytes - 1}) {
-    input.chunk_bytes = bytes;
+  for (const std::size_t bytes : {std::size_t{0}, kKernelPullBytes}) {
+    input.large_chunk_bytes = bytes;
     const Strategy strategy = choose_strategy(pcie_gpu(), input);
     CHECK(strategy.pull == PullPath::kKernel);
     CHECK(strategy.stream_waits);
-    CHECK(has(strategy.pull_reason, fmt::format("Chunks have {} KiB, so one kernel", bytes >> 10)));
+    CHECK(has(strategy.pull_reason, "No more than 2 MiB are in chunks of at least 128 KiB (`chunk-bytes`)"));
     check_sentences(strategy);
   }
-  for (const std::size_t bytes : {kCopyEngineChunkBytes, std::size_t{1} << 20}) {
-    input.chunk_bytes = bytes;
-    CHECK(choose_strategy(pcie_gpu(), input).pull == PullPath::kCopyEngine);
-  }
+  input.large_chunk_bytes = kKernelPullBytes + 1;
+  const Strategy both = choose_strategy(pcie_gpu(), input);
+  CHECK(both.pull == PullPath::kCopyEngine);
+  CHECK(both.gathers_rest);
+  CHECK_FALSE(both.stream_waits);
+  CHECK(has(both.pull_reason, "faster than a kernel, which gathers the others meanwhile."));
+  CHECK(has(describe(both), "pulls by the copy engine and a kernel, pushes "));
+  check_sentences(both);
 }
 
 TEST_CASE("strategy: pulls of bfloat16 go through the host where they are large, whatever can be registered") {
   for (const bool can_register : {true, false}) {
     GpuInfo gpu = grace_hopper();
     gpu.host_register_supported = can_register ? 1 : 0;
-    for (const std::size_t chunk_bytes : {std::size_t{32768}, kCopyEngineChunkBytes}) {
+    for (const std::size_t large_chunk_bytes : {std::size_t{0}, kLarge}) {
       StrategyInput input = kAdditive;
-      input.chunk_bytes = chunk_bytes;
+      input.large_chunk_bytes = large_chunk_bytes;
       const Strategy plain = choose_strategy(gpu, input);
       input.rounds_pulls = true;
       const Strategy large = choose_strategy(gpu, input);
@@ -302,7 +315,7 @@ TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {
 TEST_CASE("strategy: the stream waits if the driver supports it") {
   GpuInfo gpu = pcie_gpu();
   const StrategyInput small{.pull_bytes = kKernelPullBytes};
-  const StrategyInput large{.pull_bytes = kKernelPullBytes + 4};
+  const StrategyInput large{.pull_bytes = kLarge, .large_chunk_bytes = kLarge};
   CHECK(choose_strategy(gpu, small).stream_waits);
   CHECK_FALSE(choose_strategy(gpu, large).stream_waits);
   CHECK(has(choose_strategy(gpu, large).wait_reason, "copy engine"));
