@@ -2,6 +2,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/checks/validation.hpp"
+#include "shm/segment/directory.hpp"
 #include "shm/slots/recovery.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "worker/impl.hpp"
@@ -10,13 +11,18 @@
 namespace ps_shm {
 namespace {
 
-// What to do where no rank is free, or not the one that is wanted.
-std::string how_to_join(const shm::JobSegments& job, const WorkerOptions& options) {
-  if (job.config().layout == Layout::kSingleWriter)
-    return "`layout` single-writer allows one worker or guest at a time: end that one";
-  if (options.guest)
-    return "a guest has the last rank: end the other guest, or start the job's ps_shm with more `max-workers`";
-  return options.rank ? "choose another `rank`, or none" : "start its ps_shm with more `max-workers`";
+bool has_single_writer(shm::JobSegments& job) {
+  if (job.config().layout == Layout::kSingleWriter) return true;
+  const shm::Directory directory(job);
+  for (std::uint32_t position = 0, end = directory.count(); position < end; ++position)
+    if (directory.at(position).layout == static_cast<std::uint32_t>(Layout::kSingleWriter)) return true;
+  return false;
+}
+
+// How a job gets more ranks, if it can.
+std::string how_to_have_more(shm::JobSegments& job) {
+  return has_single_writer(job) ? "`layout` single-writer allows one worker or guest at a time"
+                                : "start its ps_shm with more `max-workers`";
 }
 
 }  // namespace
@@ -53,10 +59,8 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     }
     if (job) {
       if (options.rank && *options.rank >= job->ranks())
-        throw Error(
-            fmt::format("rank {} is out of range: job '{}' has ranks 0 to {}; start its ps_shm with more "
-                        "`max-workers`",
-                        *options.rank, options.job, job->ranks() - 1));
+        throw Error(fmt::format("rank {} is out of range: job '{}' has ranks 0 to {}; {}", *options.rank, options.job,
+                                job->ranks() - 1, how_to_have_more(*job)));
       if (options.threads > job->config().threads)
         throw Error(
             fmt::format("job '{}' allows {} thread{} per worker, {} were requested; start its ps_shm with `threads` {}",
@@ -72,14 +76,15 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
           return {std::move(*job), rank};
         case shm::JoinOutcome::kTableFull:
           throw Error(fmt::format("job '{}' has {} worker{} already; {}", options.job, job->ranks(),
-                                  job->ranks() == 1 ? "" : "s", how_to_join(*job, options)),
+                                  job->ranks() == 1 ? "" : "s", how_to_have_more(*job)),
                       ErrorCode::kExhausted);
         case shm::JoinOutcome::kRankTaken: {
           const std::uint32_t taken_by = job->worker(*wanted).pid.load_relaxed();
           reason = fmt::format("rank {} is taken by process {}", *wanted, taken_by);
           if (!rank_wait.slice([&] { return reason; }))
             throw Error(fmt::format("rank {} of job '{}' is taken by process {}; {}", *wanted, options.job, taken_by,
-                                    how_to_join(*job, options)),
+                                    options.guest ? "a guest has the last rank; " + how_to_have_more(*job)
+                                                  : "choose another `rank`, or none"),
                         ErrorCode::kRankTaken);
           break;
         }

@@ -158,20 +158,32 @@ TEST_CASE("single-writer: a guest in the place of the worker reads such a variab
                     config.job));
 }
 
-TEST_CASE("single-writer: who comes beside the worker is told that such a job has one at a time") {
-  const JobConfig config = single_writer_config(UpdateRule::kAdam);
-  const SingleWriterJob job(config);
-  const Worker worker(options(config));
-  CHECK(error_of([&] { Worker{options(config)}; }) ==
-        fmt::format("job '{}' has 1 worker already; `layout` single-writer allows one worker or guest at a time: end "
-                    "that one",
-                    config.job));
-  WorkerOptions of_guest = options(config);
-  of_guest.guest = true;
-  CHECK(error_of([&] { Worker{of_guest}; }) ==
-        fmt::format("rank 0 of job '{}' is taken by process {}; `layout` single-writer allows one worker or guest at a "
-                    "time: end that one",
-                    config.job, getpid()));
+TEST_CASE("single-writer: a second worker or guest is told that the job allows one at a time") {
+  JobConfig config = single_writer_config(UpdateRule::kAdam);
+  const auto refused = [&](auto set) {
+    return error_of([&] {
+      WorkerOptions wanted = options(config);
+      set(wanted);
+      Worker{wanted};
+    });
+  };
+  for (const Layout of_job : {Layout::kSingleWriter, Layout::kVersioned}) {
+    config.layout = of_job;
+    const Server server(config);
+    Worker worker(options(config));
+    worker.variable({.name = "v", .shape = {10}, .layout = Layout::kSingleWriter}, zero);
+    CHECK(refused([](WorkerOptions&) {}) ==
+          fmt::format("job '{}' has 1 worker already; `layout` single-writer allows one worker or guest at a time",
+                      config.job));
+    CHECK(refused([](WorkerOptions& wanted) { wanted.rank = 1; }) ==
+          fmt::format("rank 1 is out of range: job '{}' has ranks 0 to 0; `layout` single-writer allows one worker or "
+                      "guest at a time",
+                      config.job));
+    CHECK(refused([](WorkerOptions& wanted) { wanted.guest = true; }) ==
+          fmt::format("rank 0 of job '{}' is taken by process {}; a guest has the last rank; `layout` single-writer "
+                      "allows one worker or guest at a time",
+                      config.job, getpid()));
+  }
 }
 
 TEST_CASE("single-writer: a reader beside pushes gets whole blocks, of one push or of two that follow each other") {
