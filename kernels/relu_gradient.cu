@@ -40,7 +40,7 @@ const Loadable loadable[] = {Loadable{relu_gradient_kernel}, Loadable{bias_gradi
 cudaError_t relu_gradient(float* gradient, const float* activations, int rows, int columns, float* bias_gradient,
                           cudaStream_t stream) {
   if (rows == 0 || columns == 0) return cudaSuccess;
-  const unsigned blocks = blocks_for(static_cast<std::size_t>(columns), kSumColumns);
+  const unsigned blocks = blocks_of_sums(columns);
   if (rows <= kOneKernel)
     return launch(bias_gradient_kernel<true>, blocks, kSumThreads, stream, gradient, activations, rows, columns,
                   bias_gradient);

@@ -120,8 +120,8 @@ cudaError_t softmax_cross_entropy(float* logits, const float* bias, const std::u
   error = launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream,
                  logits, bias, labels, rows, columns, share);
   if (error != cudaSuccess) return error;
-  return launch(bias_gradient_kernel, blocks_for(static_cast<std::size_t>(columns), kSumColumns), kSumThreads, stream,
-                logits, rows, columns, bias_gradient);
+  return launch(bias_gradient_kernel, blocks_of_sums(columns), kSumThreads, stream, logits, rows, columns,
+                bias_gradient);
 }
 
 }  // namespace ps_shm::kernels

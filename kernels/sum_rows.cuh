@@ -11,6 +11,9 @@ namespace ps_shm::kernels {
 inline constexpr unsigned kSumThreads = 1024;  // of the block
 inline constexpr unsigned kSumColumns = 32, kSumWarps = kSumThreads / kSumColumns;
 
+// How many blocks sum all columns, 32 each.
+inline unsigned blocks_of_sums(int columns) { return (static_cast<unsigned>(columns) + kSumColumns - 1) / kSumColumns; }
+
 // out[c] = the sum of value(place of c in the row) over all rows, for the 32 columns from `first` on. value() is called
 // once for each place. For all threads of the block.
 template <class Value>
