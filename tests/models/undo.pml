@@ -11,7 +11,11 @@
  *   - at the end each word's buffer has the stamp of that word, so no reader would wait, and each buffer is named once
  * Left out
  *   - memory orders: steps are sequentially consistent; the weak-memory scenes "in place" search for these
- *   - snapshots, which make a push swap (slot.V9): here each push may; several classes and shards; version wrap
+ *   - snapshots, which make a push swap (slot.V9): here each push may
+ *   - several threads of the writer, each with a free buffer in flight, on chunks of their own
+ *   - optimizer slots, whose arrays are kept and taken back like the values; the rank and step in a buffer's header
+ *   - that readers need not wait (slot.V13): a search for safety does not see it; tests/faults do
+ *   - several classes and shards; more free buffers; version wrap, and that a changing stamp has 14 bits of the version
  *
  * Broken on purpose, one at a time
  *   NO_UNCHANGED     a push does not mark the log as unchanged (slot.V10)
@@ -51,9 +55,6 @@
 #define AT(buffer, block) ((buffer) * BLOCKS + (block))
 /* What a block holds: whose it is, and how many updates it has. */
 #define BYTES(chunk, block, updates) ((chunk) * 64 + (block) * 16 + (updates))
-#define CHUNK_OF(bytes) ((bytes) / 64)
-#define BLOCK_OF(bytes) ((bytes) / 16 % 4)
-#define UPDATES_OF(bytes) ((bytes) % 16)
 #ifdef ONE_HALF
 #define HALF(block) 0
 #else
@@ -415,7 +416,7 @@ proctype reader() {
   od
 }
 
-/* The kernel drops the lock of who is killed. */
+/* The kernel releases the lock of a killed process. */
 proctype killer() {
   do
   :: kills < KILLS ->

@@ -1,5 +1,5 @@
-// Where the chunks of a versioned variable and their buffers are in its shard, for the protocols on them
-// (versioned_slot.hpp, single_writer_chunk.hpp).
+// Where the chunks of a versioned variable and their buffers are in its shard, and what an update of one is told and tells,
+// for the protocols on them (versioned_slot.hpp, single_writer_chunk.hpp).
 //
 // Buffer numbers that are read from shared memory are checked before they are used: at() throws Error (kDamaged) if one
 // lies outside of the shard.
@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "shm/base/racing.hpp"
+#include "shm/base/atomic.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/placement.hpp"
 #include "shm/slots/free_buffers.hpp"

@@ -22,7 +22,7 @@
 
 namespace ps_shm::shm {
 
-// May be shared by threads, except that a variable that is changed in place has one pusher at a time.
+// May be shared by threads, except that a chunk that is changed in place has one pusher at a time.
 class SingleWriterChunks : public ChunkBuffers {
  public:
   using ChunkBuffers::ChunkBuffers;
@@ -31,7 +31,7 @@ class SingleWriterChunks : public ChunkBuffers {
   // `count` elements from element `begin` on, whose floats lie at `values` and, array k, at values + k * stride;
   // `version` is the number of updates before. If `log` is not nullptr it keeps the old floats of each block there.
   // Nothing, and the caller has to call push_chunk(): the chunk's current values belong to a snapshot. Wait-free.
-  // Requires: no other thread or process pushes to the variable.
+  // Requires: no other process pushes to the variable, and no other thread to the chunk.
   template <class Update>
   std::optional<SwapResult> try_push_in_place(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label,
                                               Update&& update) {

@@ -32,7 +32,6 @@
 #include "shm/base/clock.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/segment/layout.hpp"
-#include "shm/segment/placement.hpp"
 #include "shm/segment/rank_set.hpp"
 #include "shm/slots/chunk_buffers.hpp"
 #include "shm/slots/free_buffers.hpp"
