@@ -31,7 +31,8 @@ struct GpuUse {
   std::string pci_address;             // "0000:1b:00.0"; empty: unknown
   int node = -1;                       // the memory node next to it; -1: unknown
   std::uint64_t registered_bytes = 0;  // shared memory that is registered with CUDA
-  std::string pulls, pushes;           // "kernel", "copy engine", "through host", "bfloat16"; "staged", "through host"
+  std::string pulls;                   // "kernel", "copy engine" (small chunks by a kernel), "through host", "bfloat16"
+  std::string pushes;                  // "staged", "through host"
   bool native_adds = false;            // the GPU itself adds to in-place variables
 };
 

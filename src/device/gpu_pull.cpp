@@ -205,12 +205,14 @@ void GpuLink::Pull::start() {
   begin();
   if (!hosted_.empty()) pull_through_host();
   // Both wait for what the stream still does with the old parameters, and then work side by side.
-  if (!chunks_.empty()) {
+  is_copying_ = !chunks_.empty();  // stays true after an error
+  if (is_copying_) {
     link_.check(link_.cuda.record(before_->get(), link_.stream->get()), "record an event");
     link_.check(link_.cuda.wait(copy_stream_.get(), before_->get()), "wait for an event");
   }
   enqueue();
-  if (!chunks_.empty()) copy_chunks();
+  if (is_copying_) copy_chunks();
+  is_copying_ = false;
 }
 
 void GpuLink::Pull::begin() {
@@ -234,6 +236,7 @@ std::uint64_t GpuLink::Pull::version_of(const Piece& piece, std::uint64_t result
 
 bool GpuLink::Pull::finish() {
   if (!is_under_way_) return false;
+  if (is_copying_) throw Error("the copies of a pull to the GPU have failed", ErrorCode::kInvalidState);
   bool has_moved = false;
   for (std::size_t i = 0; i < listed_.size(); ++i) {
     const auto& result = results_.host()[i];

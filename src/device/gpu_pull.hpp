@@ -128,7 +128,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   std::vector<PerThread> of_threads_;
 
   device::PinnedMemory<float> bounce_room_;
-  bool is_under_way_ = false, has_bounced_ = false;
+  bool is_under_way_ = false, is_copying_ = false, has_bounced_ = false;
 };
 
 }  // namespace ps_shm

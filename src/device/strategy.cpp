@@ -138,15 +138,16 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
   } else if (input.large_chunk_bytes <= kKernelPullBytes) {
     strategy.pull = PullPath::kKernel;
     strategy.pull_reason = fmt::format(
-        "No more than {} are in chunks of at least {} KiB (`chunk-bytes`), from which on the copy engine is faster, so "
-        "one kernel gathers them all.",
-        size_text(kKernelPullBytes), kCopyEngineChunkBytes >> 10);
+        "The copy engine is faster for chunks with at least {} KiB of values (`chunk-bytes`), but no more than {} are "
+        "in "
+        "such chunks, so one kernel gathers all.",
+        kCopyEngineChunkBytes >> 10, size_text(kKernelPullBytes));
   } else {
     strategy.pull = PullPath::kCopyEngine;
     strategy.gathers_rest = input.large_chunk_bytes < input.pull_bytes;
     strategy.pull_reason = fmt::format(
-        "The copy engine fetches the {} that are in chunks of at least {} KiB: it reads host memory faster than a "
-        "kernel{}.",
+        "The copy engine fetches the {} that are in chunks with at least {} KiB of values: it reads host memory faster "
+        "than a kernel{}.",
         size_text(input.large_chunk_bytes), kCopyEngineChunkBytes >> 10,
         strategy.gathers_rest ? ", which gathers the others meanwhile" : "");
   }

@@ -14,9 +14,9 @@ namespace ps_shm::device {
 using shm::PullPath;
 using shm::PushPath;
 
-// Up to so many bytes one kernel copies all chunks; the copy engine is used for more of them in large chunks, and
-// bfloat16 for more of any, where that is asked for. Launching a kernel is cheaper than some dozens of copies, but by published figures it reads host memory at about
-// two thirds of a copy engine's rate. tools/gpu_check measures both.
+// A pull of up to this size is done by one kernel. The copy engine is used if more than this is in large chunks, and
+// bfloat16, where it is asked for, if the pull is larger. Launching a kernel is cheaper than some dozens of copies, but by
+// published figures it reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
 // Chunks that are smaller than this are copied by a kernel, however many there are: a copy engine needs about a
@@ -40,7 +40,7 @@ struct Strategy {
 
 struct StrategyInput {
   std::size_t pull_bytes = 0;         // of one pull of all variables
-  std::size_t large_chunk_bytes = 0;  // of it, what versioned chunks have for which is_for_copy_engine()
+  std::size_t large_chunk_bytes = 0;  // the part of it that lies in versioned chunks large enough for the copy engine
   bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
   bool is_registered = true;          // false: registration has failed
   bool rounds_pulls = false;          // GpuOptions::pull_wire is bfloat16

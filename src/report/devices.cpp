@@ -24,7 +24,7 @@ Json strategy_of(const GpuInfo& gpu, bool is_additive_inplace) {
   constexpr std::size_t kLargePull = device::kKernelPullBytes + 1;
   device::StrategyInput input{.pull_bytes = kLargePull, .has_additive_inplace = is_additive_inplace};
   const Strategy strategy = choose_strategy(gpu, input);
-  input.large_chunk_bytes = kLargePull;
+  if (!is_additive_inplace) input.large_chunk_bytes = kLargePull;  // a kernel always pulls in-place variables
   const PullPath large_chunk_pull = choose_strategy(gpu, input).pull;
   return {{"pull", to_string(strategy.pull)},
           {"large_chunk_pull", to_string(large_chunk_pull)},

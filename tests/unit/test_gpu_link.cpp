@@ -1,6 +1,7 @@
 // GpuLink on the fake: the cases of gpu_cases.hpp, and what happens when chunks move during a pull.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "ps_shm/job_view.hpp"
@@ -161,6 +162,48 @@ TEST_CASE("gpu link: a pull of bfloat16 comes after what was enqueued before it,
   }
 }
 
+TEST_CASE("gpu link: copies and kernel of a pull work side by side, and come after what was enqueued before") {
+  FakeGpu fake;
+  JobConfig config = adding();
+  config.chunk_bytes = test::kLargeChunk;
+  Server server(config);
+  GpuMember member(fake.box, config, test::kLargeSizes);
+  REQUIRE(member.link->transfers().strategy.find("pulls by the copy engine and a kernel") == 0);
+  const auto assign_all = [&](float value) {
+    for (std::size_t i = 0; i < test::kLargeSizes.size(); ++i)
+      member.worker.assign(member.variables[i], std::vector<float>(test::kLargeSizes[i], value));
+  };
+  assign_all(1.0F);
+  CHECK_FALSE(member.pull());
+  assign_all(2.0F);
+  const auto stream = static_cast<device::Stream>(member.link->stream());
+  std::vector<std::vector<float>> before, after;
+  for (const std::uint64_t size : test::kLargeSizes) before.emplace_back(size), after.emplace_back(size);
+  const auto read = [&](std::vector<std::vector<float>>& to) {
+    for (std::size_t i = 0; i < to.size(); ++i)
+      static_cast<void>(
+          fake.cuda.copy(to[i].data(), member.device_parameters(i), to[i].size() * sizeof(float), stream));
+  };
+  const std::size_t kernels = fake.cuda.count("pull_pieces");
+  std::atomic<std::size_t> copies = 0;
+  // The first copy of what was before waits until the kernel is enqueued, and the kernel until a chunk is copied.
+  fake.cuda.before_copy = [&](std::size_t) {
+    if (copies++ == 0) CHECK(test::eventually([&] { return fake.cuda.count("pull_pieces") > kernels; }));
+  };
+  fake.cuda.during_pull = [&](unsigned) { CHECK(test::eventually([&] { return copies > before.size(); })); };
+  read(before);
+  member.link->start_pull();
+  read(after);
+  CHECK_FALSE(member.link->finish_pull());
+  static_cast<void>(fake.cuda.synchronize(stream));
+  fake.cuda.before_copy = nullptr;
+  fake.cuda.during_pull = nullptr;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    CHECK(std::count(before[i].begin(), before[i].end(), 1.0F) == std::ptrdiff_t(before[i].size()));
+    CHECK(std::count(after[i].begin(), after[i].end(), 2.0F) == std::ptrdiff_t(after[i].size()));
+  }
+}
+
 TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   FakeGpu fake;
   test::waits_on_the_stream(fake.box);
@@ -213,6 +256,8 @@ TEST_CASE(
     CHECK(pulls(0, rule, large) == "pulls by a kernel");
   }
   CHECK(pulls(kChunkBytesForGpu, UpdateRule::kSgd, small) == "pulls by a kernel");
+  CHECK(pulls(test::kLargeChunk, UpdateRule::kSgd, {900001}) == "pulls by the copy engine");
+  CHECK(pulls(test::kLargeChunk, UpdateRule::kSgd, {900001, 17}) == "pulls by the copy engine and a kernel");
 }
 
 TEST_CASE("gpu link: a driver that refuses stream waits gives a warning, and steps are not enqueued ahead") {

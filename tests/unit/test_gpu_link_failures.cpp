@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
+#include "support/error_text.hpp"
 #include "support/fake_gpu.hpp"
 
 using namespace ps_shm;
@@ -174,6 +175,21 @@ TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error")
     fake.cuda.break_device(719);
     CHECK_THROWS_WITH_AS((in_push ? member.push() : static_cast<void>(member.pull())),
                          doctest::Contains("fake error 719"), Error);
+  }
+}
+
+TEST_CASE("gpu link: a pull whose copies have failed does not end as if it had not") {
+  for (const auto& sizes : {std::vector<std::uint64_t>{900001}, test::kLargeSizes}) {
+    FakeGpu fake({.copy_batches = false});
+    JobConfig config = adding();
+    config.chunk_bytes = test::kLargeChunk;
+    Server server(config);
+    GpuMember member(fake.box, config, sizes);
+    fake.cuda.fail("copy", 3, device::kInvalidValue);
+    CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("copy parameters"), Error);
+    CHECK(test::error_of([&] { static_cast<void>(member.link->finish_pull()); }) ==
+          "the copies of a pull to the GPU have failed");
+    CHECK(member.link->transfers().pulls == 0);
   }
 }
 

@@ -84,7 +84,7 @@ TEST_CASE("strategy: small pulls are done by a kernel, large ones by the copy en
     CHECK(pull_of(bytes).pull == PullPath::kCopyEngine);
     CHECK_FALSE(pull_of(bytes).gathers_rest);
     CHECK(has(pull_of(bytes).pull_reason,
-              "MiB that are in chunks of at least 128 KiB: it reads host memory faster than a kernel."));
+              "MiB that are in chunks with at least 128 KiB of values: it reads host memory faster than a kernel."));
     CHECK(has(describe(pull_of(bytes)), "pulls by the copy engine, pushes "));
   }
 }
@@ -98,7 +98,8 @@ TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull
     const Strategy strategy = choose_strategy(pcie_gpu(), input);
     CHECK(strategy.pull == PullPath::kKernel);
     CHECK(strategy.stream_waits);
-    CHECK(has(strategy.pull_reason, "No more than 2 MiB are in chunks of at least 128 KiB (`chunk-bytes`)"));
+    CHECK(has(strategy.pull_reason,
+              "chunks with at least 128 KiB of values (`chunk-bytes`), but no more than 2 MiB are in such chunks"));
     check_sentences(strategy);
   }
   input.large_chunk_bytes = kKernelPullBytes + 1;

@@ -19,9 +19,8 @@ inline constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
 // With JobConfig::chunk_bytes kChunkBytesForGpu, a variable or part whose values have at least kLargeForGpu bytes is
 // divided into chunks whose values have at least kGpuChunkBytes.
 //
-// From 128 KiB a chunk on a GPU pulls by the copy engine (device/strategy.hpp). What counts there is the mean over all
-// variables of a link, and buffers are powers of two, so that most chunks have more and smaller variables may be among
-// them.
+// A GPU pulls a variable by the copy engine if its chunks have at least 128 KiB (device/strategy.hpp), and by a kernel
+// otherwise. Buffers are powers of two, so most chunks have more.
 //
 // By published figures a kernel pulls 64 MiB in 1.9 ms and the copy engine in 1.2 ms. For smaller variables the gain is
 // less than a step's launches and slower pushes may cost. Larger buffers also take memory: there are four free ones of
