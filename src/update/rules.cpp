@@ -115,8 +115,8 @@ template <class Rule, std::size_t kSlots, Before kBefore, class Gradient, class 
   const bool is_long = count > kShort || following != nullptr;
   std::size_t i = 0;
   for (; i + kBlock <= count; i += kBlock) {
-    const std::size_t at = i + kAhead;
-    if ((is_long || Gradient::kIsFar) && (!kIsInPlace || at >= count)) {
+    if ((is_long || Gradient::kIsFar) && (!kIsInPlace || i + kAhead >= count)) {
+      const std::size_t at = i + kAhead;
       const float* next = !is_long               ? nullptr
                           : at < count           ? in + at
                           : following != nullptr ? following + (at - count)

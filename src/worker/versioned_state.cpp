@@ -64,12 +64,9 @@ void VersionedState::pull_image(std::span<float> out, std::uint64_t epoch) {
   });
 }
 
-std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
-  if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
-      call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1)
-    call_ = update::resolve(settings, context.learning_rate, context.scale);
-  const bool is_in_place = layout == Layout::kSingleWriter && update::can_apply_in_place(settings) &&
-                           !context.staleness_scaling && parts.front().record.piece_elements >= kInPlaceElements;
+template <bool kInPlace>
+[[gnu::always_inline]] inline std::uint64_t VersionedState::push_chunks(const GradientInput& gradient,
+                                                                        const PushContext& context, Threads& threads) {
   return for_pushed(
       gradient, threads,
       [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* g, std::uint32_t thread,
@@ -79,9 +76,17 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
         const std::uint64_t first = part.gradient_begin(chunk);
         const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
         shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
-        std::optional<shm::SwapResult> result;
-        if (is_in_place)
-          result =
+        const auto swap = [&] {
+          return chunks.push_chunk(
+              chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+                if (!context.staleness_scaling)
+                  return update::apply(call_, version, first, out, in, stride, g, count, following);
+                const float rate = rate_at(version, index, shm::kVersionMask, context);
+                update::apply(settings, {rate, version, first}, out, in, stride, g, context.scale, count, following);
+              });
+        };
+        const auto change = [&] {
+          const std::optional<shm::SwapResult> result =
               chunks.try_push_in_place(chunk, free_buffers, context.label,
                                        [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n,
                                            std::uint64_t version, const shm::UndoLog* log) {
@@ -90,22 +95,37 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
                                          else
                                            update::apply(call_, version, first, values, values, apart, g + begin, n);
                                        });
-        if (!result)
-          result = chunks.push_chunk(
-              chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
-                if (!context.staleness_scaling)
-                  return update::apply(call_, version, first, out, in, stride, g, count, following);
-                const float rate = rate_at(version, index, shm::kVersionMask, context);
-                update::apply(settings, {rate, version, first}, out, in, stride, g, context.scale, count, following);
-              });
-        retries += result->retries;
-        note_push(result->version, index, shm::kVersionMask);
+          return result ? *result : swap();
+        };
+        shm::SwapResult result;
+        if constexpr (kInPlace)
+          result = change();
+        else
+          result = swap();
+        retries += result.retries;
+        note_push(result.version, index, shm::kVersionMask);
         if (!gradient.is_copied_back()) return;
         float* const to = gradient.out() + part.piece_begin(chunk);
         pulled[index] = chunks.pull_chunk(chunk, to, retries, 0,
                                           elements < kStreamedFloats ? shm::racing_copy : shm::racing_stream);
         gradient.versions()[index] = pulled[index];
       });
+}
+
+std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
+  if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
+      call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1)
+    call_ = update::resolve(settings, context.learning_rate, context.scale);
+  if (layout == Layout::kSingleWriter && update::can_apply_in_place(settings) && !context.staleness_scaling &&
+      parts.front().record.piece_elements >= kInPlaceElements)
+    return push_in_place(gradient, context, threads);
+  return push_chunks<false>(gradient, context, threads);
+}
+
+// A function of its own, so that other pushes do not save registers for it.
+[[gnu::noinline]] std::uint64_t VersionedState::push_in_place(const GradientInput& gradient, const PushContext& context,
+                                                              Threads& threads) {
+  return push_chunks<true>(gradient, context, threads);
 }
 
 std::uint64_t VersionedState::change(update::Change how, std::span<const float> values, const PushContext& context,

@@ -33,6 +33,11 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
   void contribute(const GradientInput& gradient, const PushContext& context, Threads& threads);
 
  private:
+  // kInPlace: chunks that may be changed where they lie are.
+  template <bool kInPlace>
+  std::uint64_t push_chunks(const GradientInput& gradient, const PushContext& context, Threads& threads);
+  std::uint64_t push_in_place(const GradientInput& gradient, const PushContext& context, Threads& threads);
+
   update::Call call_ = update::resolve(settings, 0.0F, 1.0F);  // for the rate and scale of the last push
 };
 

@@ -87,8 +87,9 @@ class SingleWriterChunks : public ChunkBuffers {
   }
 
   // slot.U5. The values that a chunk has between two blocks of an update in place. False: try again, as the pusher has
-  // gone on, or there is no such update.
-  [[nodiscard]] bool try_pull_changing(std::uint64_t chunk, std::uint64_t word, float* out, std::uint64_t array) const {
+  // gone on, or there is no such update. Not inline, so that other pulls do not save registers for it.
+  [[nodiscard, gnu::noinline]] bool try_pull_changing(std::uint64_t chunk, std::uint64_t word, float* out,
+                                                      std::uint64_t array) const {
     const std::uint64_t stamp = changing(word);
     if (stamp == 0) return false;
     const BufferHeaderShm& buffer = place(buffer_of(word));
