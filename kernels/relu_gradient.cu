@@ -21,19 +21,13 @@ __global__ void __launch_bounds__(kThreads)
     gradient[i] = rectified(gradient[i], activations[i]);
 }
 
-template <bool kRectify>
 __global__ void __launch_bounds__(kSumThreads)
-    bias_gradient_kernel(float* gradient, const float* activations, int rows, int columns, float* bias_gradient) {
-  sum_rows(
-      [=](std::size_t i) {
-        if (kRectify) gradient[i] = rectified(gradient[i], activations[i]);
-        return gradient[i];
-      },
-      rows, columns, blockIdx.x * kSumColumns, bias_gradient);
+    gradients_kernel(float* gradient, const float* activations, int rows, int columns, float* bias_gradient) {
+  sum_rows([=](std::size_t i) { return gradient[i] = rectified(gradient[i], activations[i]); }, rows, columns,
+           blockIdx.x * kSumColumns, bias_gradient);
 }
 
-const Loadable loadable[] = {Loadable{relu_gradient_kernel}, Loadable{bias_gradient_kernel<true>},
-                             Loadable{bias_gradient_kernel<false>}};
+const Loadable loadable[] = {Loadable{relu_gradient_kernel}, Loadable{gradients_kernel}, Loadable{sum_kernel}};
 
 }  // namespace
 
@@ -42,14 +36,12 @@ cudaError_t relu_gradient(float* gradient, const float* activations, int rows, i
   if (rows == 0 || columns == 0) return cudaSuccess;
   const unsigned blocks = blocks_of_sums(columns);
   if (rows <= kOneKernel)
-    return launch(bias_gradient_kernel<true>, blocks, kSumThreads, stream, gradient, activations, rows, columns,
-                  bias_gradient);
+    return launch(gradients_kernel, blocks, kSumThreads, stream, gradient, activations, rows, columns, bias_gradient);
   const std::size_t count = static_cast<std::size_t>(rows) * columns;
   const cudaError_t error =
       launch(relu_gradient_kernel, blocks_for(count, kThreads), kThreads, stream, gradient, activations, count);
   if (error != cudaSuccess) return error;
-  return launch(bias_gradient_kernel<false>, blocks, kSumThreads, stream, gradient, activations, rows, columns,
-                bias_gradient);
+  return launch(sum_kernel, blocks, kSumThreads, stream, gradient, rows, columns, bias_gradient);
 }
 
 }  // namespace ps_shm::kernels

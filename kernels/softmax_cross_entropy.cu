@@ -99,13 +99,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kSumThreads)
-    bias_gradient_kernel(const float* gradient, int rows, int columns, float* bias_gradient) {
-  sum_rows([=](std::size_t i) { return gradient[i]; }, rows, columns, blockIdx.x * kSumColumns, bias_gradient);
-}
-
 const Loadable loadable[] = {Loadable{loss_kernel<true>}, Loadable{loss_kernel<false>}, Loadable{gradient_kernel},
-                             Loadable{bias_gradient_kernel}};
+                             Loadable{sum_kernel}};
 
 }  // namespace
 
@@ -120,8 +115,7 @@ cudaError_t softmax_cross_entropy(float* logits, const float* bias, const std::u
   error = launch(gradient_kernel, blocks_for(static_cast<std::size_t>(rows), kThreads / kWarp), kThreads, stream,
                  logits, bias, labels, rows, columns, share);
   if (error != cudaSuccess) return error;
-  return launch(bias_gradient_kernel, blocks_of_sums(columns), kSumThreads, stream, logits, rows, columns,
-                bias_gradient);
+  return launch(sum_kernel, blocks_of_sums(columns), kSumThreads, stream, logits, rows, columns, bias_gradient);
 }
 
 }  // namespace ps_shm::kernels

@@ -34,4 +34,10 @@ __device__ void sum_rows(Value&& value, int rows, int columns, unsigned first, f
   __syncthreads();  // before the next columns' sums
 }
 
+// The same of values that are there, with blocks_of_sums() blocks.
+static __global__ void __launch_bounds__(kSumThreads)
+    sum_kernel(const float* values, int rows, int columns, float* out) {
+  sum_rows([=](std::size_t i) { return values[i]; }, rows, columns, blockIdx.x * kSumColumns, out);
+}
+
 }  // namespace ps_shm::kernels
