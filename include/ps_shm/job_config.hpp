@@ -20,7 +20,7 @@ inline constexpr std::uint64_t kChunkBytesForGpu = ~std::uint64_t{0};
 struct JobConfig {
   std::string job;            // name: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
   std::uint32_t workers = 1;  // number of workers that the job starts with; the first sync step waits for all of them
-  std::uint32_t max_workers = 0;     // most workers at one time; 0: max(16, 2 * workers), at most kMaxWorkers; single-writer: 1
+  std::uint32_t max_workers = 0;     // most at one time; 0: max(16, 2 * workers), at most kMaxWorkers; single-writer: 1
   std::uint32_t threads = 1;         // threads of a worker that may push at one time; each has free buffers of its own
   Mode mode = Mode::kAsync;          // when a push takes effect, and what a worker waits for
   std::uint64_t staleness = 0;       // ssp: how many steps a worker may be ahead of the slowest

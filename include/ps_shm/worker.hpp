@@ -112,9 +112,9 @@ class Worker {
   // Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.
   Table table(const TableSpec& spec);
 
-  // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk (Layout::kSingleWriter
-  // has an exception), and each element of an in-place variable is whole; the copy as a whole is not point-in-time (see pull_all() and snapshot()). Values of
-  // bfloat16 are converted, which is exact.
+  // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk (see
+  // Layout::kSingleWriter for an exception), and each element of an in-place variable is whole; the copy as a whole is not
+  // point-in-time (see pull_all() and snapshot()). Values of bfloat16 are converted, which is exact.
   //
   // Throws: Error if out.size() != variable.element_count() or the dtype is neither float32 nor bfloat16.
   // Progress: lock-free; a chunk's copy is repeated only if others have pushed the same chunk several times meanwhile.

@@ -23,7 +23,8 @@ void add_gpu_use(nb::module_& module) {
           "node", [](const GpuUse& self) { return self.node < 0 ? std::nullopt : std::optional(self.node); },
           "The memory node next to it; None: unknown.")
       .def_ro("registered_bytes", &GpuUse::registered_bytes, "The bytes of shared memory registered with CUDA.")
-      .def_ro("pulls", &GpuUse::pulls, "'kernel', 'copy engine', 'through host' or 'bfloat16'.")
+      .def_ro("pulls", &GpuUse::pulls,
+              "'kernel', 'copy engine' (small chunks by a kernel), 'through host' or 'bfloat16'.")
       .def_ro("pushes", &GpuUse::pushes, "'staged' or 'through host'.")
       .def_ro("native_adds", &GpuUse::native_adds, "Whether the GPU itself adds to in-place variables.")
       .def("__repr__", [](const GpuUse& self) {

@@ -109,7 +109,8 @@ template <class Rule, std::size_t kSlots, Before kBefore, class Gradient, class 
                                             const Gradient& given, std::size_t count, const float* following,
                                             const Log& log) noexcept {
   constexpr bool kIsInPlace = !std::is_same_v<Log, NoLog>;
-  constexpr std::size_t kBlock = kIsInPlace ? shm::UndoLog::kBlock : 64, kLine = 16, kAhead = 512, kShort = 2048;  // floats
+  // Floats.
+  constexpr std::size_t kBlock = kIsInPlace ? shm::UndoLog::kBlock : 64, kLine = 16, kAhead = 512, kShort = 2048;
   const Call call = shared;  // a copy, so that the compiler knows that no store to `out` changes it
   const Gradient gradient = given;
   const bool is_long = count > kShort || following != nullptr;
