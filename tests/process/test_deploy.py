@@ -343,6 +343,15 @@ class Packages(unittest.TestCase):
             used.update(of)
         self.assertEqual(used, set(patterns))
 
+    def test_what_contains_the_digits_names_their_licence(self):
+        """Programs have the digits in them: packages, the image (all that meson installs but the library) and wheels."""
+        self.assertIn("CC BY 4.0", (SOURCE / "NOTICE").read_text())
+        self.assertIn("usr/share/doc/ps-shm\n", (self.DEBIAN / "ps-shm.install").read_text())
+        self.assertIn("\nFiles: tools/data/*", (self.DEBIAN / "copyright").read_text())
+        self.assertRegex((SOURCE / "pyproject.toml").read_text(), r"\nlicense-files = .*'NOTICE'")
+        listed = support.run("meson", "introspect", "--installed", TOOLS.parent)
+        self.assertIn("/usr/local/share/doc/ps-shm/NOTICE", json.loads(listed.out).values())
+
     def test_building_them_takes_what_running_does(self):
         control = (self.DEBIAN / "control").read_text()
         wanted = {name.split()[0] for name in re.search(r"^Build-Depends:(.*?)^\S", control, re.S | re.M)[1].split(",")}
