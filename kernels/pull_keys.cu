@@ -52,7 +52,7 @@ __device__ inline KeyPlace search(const KeyTable& table, const KeyPart& part, st
   for (int step = 0; step < kMaxSteps; ++step) {
     const std::uint64_t next = word & kReferenceMask;
     if (next == kEndOfList) return outcome(kAbsentRow);
-    const auto index = static_cast<std::uint32_t>(next);
+    const std::uint64_t index = next & (kBucketKind - 1);  // 64 bits, as it is shifted by up to 32
     if ((next & kBucketKind) != 0) {
       if (__brevll(index) >= order) return outcome(kAbsentRow);    // (table.F3) a bucket is never unlinked
       if (index >> part.bits != 0) return outcome(kUndecidedRow);  // not registered
@@ -66,13 +66,14 @@ __device__ inline KeyPlace search(const KeyTable& table, const KeyPart& part, st
     const std::uint64_t its_word = load_acquire_system(there);  // (table.R1), (table.F1)
     const std::uint64_t its_key = load_relaxed_system(row_at(table, part, index));
     const std::uint64_t state = state_of(its_word);
+    const KeyPlace found = {.word = its_word, .row = static_cast<std::uint32_t>(index), .part = number};
     // However it was found: its word says whose it is.
-    if (its_key == key && (state == kLive || state == kSealed)) return {.word = its_word, .row = index, .part = number};
+    if (its_key == key && (state == kLive || state == kSealed)) return found;
     fence_system();                                                     // (table.F1)
     if (load_relaxed_system(previous) != word) return outcome(kAgain);  // (table.F2)
     // The CPU unlinks a dead one, and finds the damage if it is free.
     if (state != kNew && state != kLive && state != kSealed) return outcome(kUndecidedRow);
-    if (its_key == key) return {.word = its_word, .row = index, .part = number};
+    if (its_key == key) return found;
     const std::uint64_t its_order = mixed(its_key) | 1;
     if (its_order > order || (its_order == order && its_key > key)) return outcome(kAbsentRow);
     previous = there, word = its_word;
@@ -84,7 +85,7 @@ __device__ inline KeyPlace find(const KeyTable& table, std::uint64_t key) {
   const std::uint64_t hash = mixed(key), order = hash | 1;
   const auto number = static_cast<std::uint32_t>((hash & 0xffffffff) * table.part_count >> 32);
   const KeyPart part = table.parts[number];
-  auto bucket = static_cast<std::uint32_t>(__brevll(order)) & ((std::uint32_t{1} << part.bits) - 1);
+  auto bucket = static_cast<std::uint32_t>(__brevll(order) & ((std::uint64_t{1} << part.bits) - 1));
   // If nobody has linked the bucket yet, the one that it was split from leads to its rows, too.
   while (bucket != 0 && state_of(load_acquire_system(bucket_at(table, part, bucket))) != kLive)  // (table.G1)
     bucket &= ~(0x80000000U >> __clz(static_cast<int>(bucket)));

@@ -569,4 +569,20 @@ MUTANTS = {
         "file": "src/shm/table/table_part.cpp",
         "changes": [("      count(lane, TableCounter::kRescued);\n", "")],
     },
+    "table_bucket_shifted_as_word": {
+        "breaks": "A bucket's number is shifted as 32 bits, so that the list of a table of 2^32 buckets is called damaged.",
+        "rule": "table.F1",
+        "tests": ['table_part "table part: more than*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("constexpr std::uint64_t index_of(", "constexpr std::uint32_t index_of("),
+                    ("return reference & (kBucketKind - 1); }",
+                     "return static_cast<std::uint32_t>(reference); }")],
+    },
+    "table_bucket_masked_as_word": {
+        "breaks": "The mask of 2^32 buckets is made of 32 bits, so that all keys are in the first bucket.",
+        "rule": "table.F1",
+        "tests": ['table_part "table part: more than*"'],
+        "file": "src/shm/table/table_part.cpp",
+        "changes": [("((std::uint64_t{1} << shm_.bits.hint()) - 1)", "((std::uint32_t{1} << shm_.bits.hint()) - 1)")],
+    },
 }

@@ -213,6 +213,22 @@ TEST_CASE("gpu table: a bucket that nobody has linked is entered by the one that
   CHECK(on_gpu.rows->transfers().bounced_rows == 0);
 }
 
+TEST_CASE("gpu table: a table of more than 2^31 rows and buckets") {
+  FakeGpu fake;
+  TableJob job(test::spec_of(shm::kMaxTableRows, kWidth));  // the file is sparse
+  shm::Segment segment;
+  REQUIRE(segment.open(shm::table_name(job.config.job, 0, 0), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
+  auto& record = *reinterpret_cast<shm::TableShm*>(segment.data() + shm::kTableOffset);
+  REQUIRE(record.max_bits == 32);
+  record.bits.store_relaxed(32);  // as if so many rows were there
+  const Keys keys = test::some_keys(100);
+  job.push(Keys(keys.begin(), keys.begin() + 50), 1.0F);
+  TableOnGpu on_gpu(fake.box, job.worker, job.table);
+  const auto pulled = on_gpu.pull(keys);
+  CHECK_FALSE(pulled.is_redone);
+  CHECK(pulled == test::pulled_by(job.table, keys));
+}
+
 TEST_CASE("gpu table: a damaged list ends no pull late, and the CPU tells it") {
   for (const bool leads_nowhere : {false, true}) {
     Scene scene;

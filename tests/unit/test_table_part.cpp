@@ -90,6 +90,30 @@ TEST_CASE("table part: the first sixteen uses of a row are counted one by one, a
   CHECK(part.used(keys[0])->load_relaxed() == shm::make_used(time, shm::kMaxFrequency));
 }
 
+TEST_CASE("table part: more than 2^31 rows and buckets") {
+  TableJob job(spec_of(shm::kMaxTableRows, 1));  // the file is sparse
+  shm::Segment segment;
+  REQUIRE(segment.open(shm::table_name(job.config.job, 0, 0), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
+  auto& record = *reinterpret_cast<shm::TableShm*>(segment.data() + shm::kTableOffset);
+  REQUIRE(record.max_bits == 32);
+  const auto* const buckets =
+      reinterpret_cast<const shm::AtomicShm<std::uint64_t>*>(segment.data() + record.buckets_offset);
+  for (const std::uint32_t bits : {9U, 31U, 32U}) {
+    record.bits.store_relaxed(bits);  // as if so many rows were there
+    const Keys keys = some_keys(100, bits);
+    CHECK(job.push(keys, 1.0F).made == 100);
+    CHECK(job.push(keys, 1.0F).made == 0);
+    for (const std::uint64_t key : keys) {
+      CHECK(job.has(key));
+      const std::uint64_t bucket = shm::reversed(shm::order_of_row(key)) % (std::uint64_t{1} << bits);
+      CHECK(shm::state_of(buckets[bucket].load_acquire()) == shm::RowState::kLive);  // it begins there
+    }
+    CHECK(job.table.evict(Keys(keys.begin(), keys.begin() + 50)) == 50);
+    CHECK_FALSE(job.has(keys[0]));
+    CHECK(job.has(keys[99]));
+  }
+}
+
 TEST_CASE("table part: rows that were used often, and are no longer, fade while others are made, and go at last") {
   Part part(counting_spec(512));
   const Keys keys = some_keys(512), more = some_keys(45'000, 2);

@@ -23,7 +23,8 @@ constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kMostFetched = 1024;  // bytes of a row; the processor itself goes on from there
 
 constexpr bool is_bucket(std::uint64_t reference) noexcept { return (reference & kBucketKind) != 0; }
-constexpr std::uint32_t index_of(std::uint64_t reference) noexcept { return static_cast<std::uint32_t>(reference); }
+// 64 bits: it is shifted by up to 32.
+constexpr std::uint64_t index_of(std::uint64_t reference) noexcept { return reference & (kBucketKind - 1); }
 // Otherwise a push could find no row that it can have.
 constexpr bool may_be_linked(std::uint64_t word) noexcept {
   return state_of(word) >= RowState::kNew && state_of(word) <= RowState::kDead;
@@ -66,7 +67,7 @@ TableLane TablePart::begin(std::uint32_t number) {
 }
 
 std::uint32_t TablePart::bucket_of(std::uint64_t order) const noexcept {
-  return static_cast<std::uint32_t>(reversed(order)) & ((std::uint32_t{1} << shm_.bits.hint()) - 1);
+  return static_cast<std::uint32_t>(reversed(order) & ((std::uint64_t{1} << shm_.bits.hint()) - 1));
 }
 
 // Asks for the lines of a row: the one that it begins in, or the others.
@@ -105,7 +106,7 @@ void TablePart::enter(Batch& batch, bool to_write) const noexcept {
 void TablePart::lead(Batch& batch, std::size_t i, std::uint64_t reference, bool to_write) const noexcept {
   const std::uint32_t bit = std::uint32_t{1} << i;
   if (leads_to_row(reference)) {
-    batch.rows[i] = index_of(reference);
+    batch.rows[i] = static_cast<std::uint32_t>(index_of(reference));
     batch.open |= bit;
     fetch(batch.rows[i], false, to_write);
   } else {
