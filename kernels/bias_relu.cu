@@ -1,5 +1,5 @@
 // Adds a hidden layer's bias to each row of its outputs, and applies the rectifier max(0, x) to the sums (Nair and
-// Hinton 2010), so that the product is read and written once. Computes as src/train/models/dense/mlp.cpp; NaN stays NaN;
+// Hinton 2010), so that the product is read and written once. Computes as tools/train/models/dense/mlp.cpp; NaN stays NaN;
 // the rectifier of cublasLt's epilogues would turn it into 0.
 #include "launch.cuh"
 #include "model_launchers.hpp"

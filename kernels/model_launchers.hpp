@@ -1,5 +1,5 @@
 // The launchers of the models' kernels, which the C++ side calls. They are described in
-// src/train/gpu/model_kernels.hpp.
+// tools/train/gpu/model_kernels.hpp.
 //
 // All enqueue work on the stream and return whether that succeeded. With empty input they enqueue nothing and succeed.
 #pragma once

@@ -1,5 +1,5 @@
 // Mean softmax cross-entropy of a batch, and its gradient by the logits and by the bias that is added to them, as in
-// src/train/models/dense/loss.cpp: the largest logit of the row is subtracted before the exponential; NaN or infinity in
+// tools/train/models/dense/loss.cpp: the largest logit of the row is subtracted before the exponential; NaN or infinity in
 // a row shows in the loss.
 //
 // A single block for the loss: it is summed in float64 in an order that depends only on the numbers of rows and columns,

@@ -1,5 +1,5 @@
 // The losses of a batch of sparse examples, and their gradients by the rows that they touch, as the models of
-// src/train/models/sparse compute them one by one. A warp computes one example at a time. For a linear model its lanes
+// tools/train/models/sparse compute them one by one. A warp computes one example at a time. For a linear model its lanes
 // share the example's rows; for models with factors each lane has columns of its own, so that neighbouring lanes read
 // neighbouring floats of a row, and the sums of a column stay in a register. Sums depend on the example only.
 #include "launch.cuh"

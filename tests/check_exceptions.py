@@ -14,7 +14,7 @@ THREADS = {  # how each handles an exception
     "tools/worker_shm/local_checkpoints.hpp": "it is reported",
     "tools/worker_shm/local_checkpoints.cpp": "it is reported",
     "tools/worker_shm/several_workers.cpp": "run_several() throws it",
-    "src/train/data/prefetch_ring.hpp": "next() throws it",
+    "tools/train/data/prefetch_ring.hpp": "next() throws it",
     "python/binding/server.cpp": "wait() and close() throw it",
 }
 REFUSED = {

@@ -9,7 +9,7 @@ nowhere. This test checks the rest in its XML output:
   - The comment of a function, or of its class, says what it throws ("Throws: ..." or "Does not throw."), unless the
     function is noexcept.
 
-Of the Python package tools/docs_python.py checks the same, and Doxygen reads what it writes.
+Of the Python package tools/dev/docs_python.py checks the same, and Doxygen reads what it writes.
 
     tests/check_reference.py ROOT [PYTHON PACKAGES]      PACKAGES: the folder with the built package, for this Python
 """
@@ -28,11 +28,11 @@ MEMBERS = {"function", "variable", "typedef", "enum", "define"}
 
 
 def run_python(root, python, packages, *arguments):
-    """The output of tools/docs_python.py."""
-    done = subprocess.run([python, root / "tools" / "docs_python.py", *arguments], capture_output=True, text=True,
+    """The output of tools/dev/docs_python.py."""
+    done = subprocess.run([python, root / "tools" / "dev" / "docs_python.py", *arguments], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": packages, "PYTHONDONTWRITEBYTECODE": "1"})
     said = (done.stdout + done.stderr).splitlines()
-    return said or [f"tools/docs_python.py: exit code {done.returncode}"] if done.returncode else []
+    return said or [f"tools/dev/docs_python.py: exit code {done.returncode}"] if done.returncode else []
 
 
 def run_doxygen(root, folder):

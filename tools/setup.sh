@@ -1,4 +1,4 @@
-# Shared by tools/run, tools/test, tools/docs, tools/gpu_check and benches/staleness_throughput, which source it:
+# Shared by tools/run, tools/test, tools/dev/docs, tools/gpu_check and benches/staleness_throughput, which source it:
 # installs what is missing, configures and builds.
 # Everything here writes to stderr only, since stdout belongs to the program that runs.
 # shellcheck shell=bash
@@ -26,7 +26,7 @@ packages_to_run=(
   'zlib1g-dev|module zlib|reads data sets compressed by gzip'
   'libarchive-dev|module libarchive|reads data sets compressed by bzip2, xz or zstd'
 )
-# shellcheck disable=SC2034  # used by tools/docs
+# shellcheck disable=SC2034  # used by tools/dev/docs
 packages_to_document=(
   'doxygen|command doxygen|makes the API reference of the headers'
   'python3|command python3|reads their comments, and the docstrings'

@@ -15,7 +15,7 @@ import unittest.mock
 
 import support
 
-sys.path.insert(0, str(support.SOURCE / "tools" / "gpu_checks"))
+sys.path.insert(0, str(support.SOURCE / "tools" / "dev" / "gpu_checks"))
 import jobs  # noqa: E402
 import programs  # noqa: E402
 import python_package  # noqa: E402
@@ -86,7 +86,7 @@ class WithoutGpu(support.ProcessTest):
         ps = self.start_ps("--workers", 1)
         ps.kill()
         ps.communicate()
-        checks = support.SOURCE / "tools" / "gpu_checks"
+        checks = support.SOURCE / "tools" / "dev" / "gpu_checks"
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder) / "report.json"
             done = subprocess.run([sys.executable, checks, "--build", support.TOOLS.parent, "--json", report],
@@ -332,7 +332,7 @@ class WithStandIns(unittest.TestCase):
         path.chmod(0o755)
 
     def check(self, fault="", *options, env=None):
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
                                self.json, "--quick", *options], capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}", **(env or {})})
         return done.returncode, done.stdout + done.stderr, json.loads(self.json.read_text())
@@ -397,7 +397,7 @@ class WithStandIns(unittest.TestCase):
                                   f"pathlib.Path({str(begun)!r}).write_text(str(os.getpid()))\nsignal.pause()\n")
         tests.insert(1, {**tests[0], "name": "waits", "timeout": support.PATIENCE, "cmd": ["/elsewhere/tests/waits"]})
         (self.build / "meson-info" / "intro-tests.json").write_text(json.dumps(tests))
-        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
                                     self.json, "--part", "1"], stdin=subprocess.DEVNULL)
         support.wait_until(lambda: begun.exists() and begun.read_text(), "the test that waits")
         process.send_signal(signal.SIGHUP)
@@ -415,7 +415,7 @@ calls = pathlib.Path({str(calls)!r})
 with calls.open("a") as file: file.write(f"{{os.getpid()}}\\n")
 if len(calls.read_text().splitlines()) == 3: signal.pause()
 """, 1))
-        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
                                     self.json, "--part", "4"], stdin=subprocess.DEVNULL)
         self.addCleanup(process.terminate)
         support.wait_until(lambda: calls.exists() and calls.read_text().count("\n") == 3, "the third job")
@@ -434,7 +434,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
             self.assertGreater(found["soak"]["rounds"], 0)
 
     def pack(self, folder, *modules):
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--pack",
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--pack",
                                folder, *(word for module in modules for word in ("--module", module))],
                               capture_output=True, text=True, timeout=support.PATIENCE)
         return done.returncode, done.stdout + done.stderr
@@ -576,7 +576,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         self.assertEqual(found["test"]["one"]["output"], "a.cpp:7: MESSAGE: skipped: too little memory\ngood\n")
 
     def test_a_soak_is_told_how_long(self):
-        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "gpu_checks", "--build", self.build, "--json",
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
                                self.json, "--part", "6"], capture_output=True, text=True, timeout=support.PATIENCE)
         self.assertEqual(done.returncode, 2)
         self.assertIn("--part 6 needs --soak MINUTES", done.stderr)

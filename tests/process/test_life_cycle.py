@@ -98,12 +98,12 @@ class StartAndEnd(ProcessTest):
         self.assertNotRegex(out + err, r"\b0\.0* m?s/batch")
         self.assertEqual(support.finish(ps)[0], 0)
 
-    def test_the_ps_reports_the_value_of_a_count(self):
+    def test_a_worker_reports_the_value_of_a_count_every_two_seconds(self):
         ps = self.start("ps_shm", "--job", self.job)
-        run("worker_shm", "--job", self.job, "--model", "count", "--steps", "30", "--interval", "100ms")
-        code, out, err = support.finish(ps)
-        self.assertEqual(code, 0)
-        self.assertRegex(out + err, r"var = \d+")
+        code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "30", "--interval", "100ms")
+        self.assertEqual(code, 0, err)
+        self.assertRegex(out + err, r"after (\d+) adds \(\1 global steps\), var = \1")
+        self.assertEqual(support.finish(ps)[0], 0)
 
     def test_options_come_from_the_environment(self):
         env = {"PS_SHM_JOB": self.job, "PS_SHM_WORKERS": "2", "PS_SHM_MODEL": "count", "PS_SHM_STEPS": "10"}

@@ -1,4 +1,4 @@
-"""tools/soak: its rounds pass, a failure is reported and can be repeated by its seed, and Ctrl-C ends it with its
+"""tools/dev/soak: its rounds pass, a failure is reported and can be repeated by its seed, and Ctrl-C ends it with its
 table."""
 import os
 import pathlib
@@ -9,7 +9,7 @@ import unittest
 
 import support
 
-SOAK = support.SOURCE / "tools/soak"
+SOAK = support.SOURCE / "tools/dev/soak"
 BUILD = support.TOOLS.parent
 
 # An inspector that reports every count one too high.

@@ -224,7 +224,7 @@ def test_models_on_several_devices_are_refused(job):
 @pytest.fixture
 def gpu_checks(monkeypatch):
     """Imports a module of gpu_check."""
-    monkeypatch.syspath_prepend(str(pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tools" / "gpu_checks"))
+    monkeypatch.syspath_prepend(str(pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "tools" / "dev" / "gpu_checks"))
     return importlib.import_module
 
 

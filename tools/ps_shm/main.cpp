@@ -13,24 +13,15 @@
 #include "ps_shm/checkpointing.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_summaries.hpp"
-#include "ps_shm/job_view.hpp"
 #include "ps_shm/publishing.hpp"
 #include "ps_shm/server.hpp"
 #include "report/terminal.hpp"
-#include "train/loop/count_model.hpp"
 
 namespace {
 
 using namespace ps_shm;
 
 void say(const std::string& line) { tools::write_out(report::fitted(line + '\n', report::columns_of(stdout))); }
-
-// The value of the variable of `worker_shm --model count`, if the job has it.
-void report_count(const JobView& view) {
-  for (const VariableInfo& variable : view.variables())
-    if (variable.name == train::kCountVariable && variable.rule == UpdateRule::kAdd && variable.initialised)
-      say(fmt::format("{} = {}", variable.name, view.values(variable.name)[0]));
-}
 
 // `is_first`: what cannot be written ends it; a run that is under way goes on without.
 int serve(const tools::PsSettings& settings, bool is_first) {
@@ -64,15 +55,6 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   hooks.stop_requested = [] { return tools::stop_requests() != 0; };
   hooks.stop_at_once = [] { return tools::stop_requests() > 1; };
   hooks.log = say;
-  std::optional<JobView> view;
-  hooks.every_second = [&] {
-    try {
-      if (!view) view.emplace(job.job);
-      report_count(*view);
-    } catch (const Error&) {
-      // A segment was damaged. A diagnostic message must not end the job.
-    }
-  };
   std::optional<tools::Publishing> publishing;
   if (!settings.publish.name.empty() && settings.task.value_or(0) == 0)
     publishing.emplace(job.job, job.group, settings.publish, options.log);

@@ -86,8 +86,9 @@ int count(Worker& worker, const WorkerSettings& settings, std::optional<train::G
   options.steps = settings.training.steps != 0 ? settings.training.steps : tools::kDefaultCountSteps;
   options.interval_seconds = settings.training.interval_seconds;
   options.stop_requested = tools::is_stop_requested;
-  options.report = [&](std::uint64_t steps, std::uint64_t global_steps) {
-    say(settings, fmt::format("{}: after {} adds ({} global steps)", who, steps, global_steps));
+  options.report = [&](std::uint64_t steps, std::uint64_t global_steps, std::span<const float> values) {
+    say(settings, fmt::format("{}: after {} adds ({} global steps), {} = {}", who, steps, global_steps,
+                              train::kCountVariable, to_text(report::CountedValues(values))));
   };
   const train::CountResult result = count_up(worker, options);
   if (settings.json)

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,8 @@ struct CountOptions {
   std::optional<GpuPlace> gpu;    // holds the ones in its memory; none: in host memory
   std::function<bool()> stop_requested;
   std::function<void(const std::string&)> warn;
-  std::function<void(std::uint64_t steps, std::uint64_t global_steps)> report;  // every two seconds
+  // Called every two seconds, with the variable's values.
+  std::function<void(std::uint64_t steps, std::uint64_t global_steps, std::span<const float> values)> report;
 };
 
 struct CountResult {

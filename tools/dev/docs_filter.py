@@ -8,13 +8,13 @@ declares several members, each gets its part of the comment, between `;`, or all
 
 In a page, headings get the anchors that GitHub gives them, and links lead to the pages of the reference.
 
-    tools/docs_filter.py FILE
+    tools/dev/docs_filter.py FILE
 """
 import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXCEPTIONS = r"std::bad_alloc|Error|Interrupted|JobFinished|PublisherGone|Timeout"
 COMMANDS = {"Throws": "@throws others", "Requires": "@pre", "Progress": "@progress", "Throws and Progress": "@both"}
 # What members do whose comment may be left out.

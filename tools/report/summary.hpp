@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,7 +56,7 @@ struct CountedValues {
   double first = 0.0, min = 0.0, max = 0.0;
 
   CountedValues() = default;
-  explicit CountedValues(const std::vector<float>& values);
+  explicit CountedValues(std::span<const float> values);
 };
 
 struct RunReport {

@@ -14,7 +14,7 @@ import programs
 
 PROGRAMS = ("tools/launch_shm", "tools/ps_shm", "tools/worker_shm", "tools/inspect_shm", "tests/gpu_tests_on_gpu",
             "benches/gpu")
-PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "python" / "ps_shm"
+PACKAGE = pathlib.Path(__file__).resolve().parents[3] / "python" / "ps_shm"
 FOLDERS = {"tools", "tests", "benches", "python", "lib", "fallback", "meson-info"}  # of a pack
 MOST_BYTES = 64 << 20
 # A box has its own: the C library goes with its kernel, libcuda with its driver.

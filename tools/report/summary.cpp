@@ -127,7 +127,7 @@ void WorkerReport::extend_to(double began) {
   phases.reset();  // they are those of the last owner only
 }
 
-CountedValues::CountedValues(const std::vector<float>& values) {
+CountedValues::CountedValues(std::span<const float> values) {
   if (values.empty()) return;
   const auto [least, most] = std::minmax_element(values.begin(), values.end());
   first = double(values[0]);

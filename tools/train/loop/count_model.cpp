@@ -26,6 +26,7 @@ CountResult count_up(Worker& worker, const CountOptions& options) {
     ones.assign(options.size, 1.0F);
 
   CountResult result;
+  result.values.resize(options.size);
   const auto is_stop_requested = [&] { return options.stop_requested && options.stop_requested(); };
   const auto is_over = [&] { return worker.finished() || is_stop_requested(); };
   Clock::time_point began = Clock::now(), reported = began;
@@ -42,7 +43,8 @@ CountResult count_up(Worker& worker, const CountOptions& options) {
         began += end - begin;  // waited for the other workers to join
       worker.report(0.0, 0);
       if (options.report && end - reported >= kReportPeriod) {
-        options.report(result.steps, global_steps);
+        worker.pull(variable, result.values);
+        options.report(result.steps, global_steps, result.values);
         reported = end;
       }
       if (options.interval_seconds > 0 && result.steps < options.steps) wait_seconds(options.interval_seconds, is_over);
@@ -56,7 +58,6 @@ CountResult count_up(Worker& worker, const CountOptions& options) {
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() - result.seconds;
   if (gpu) result.gpu = gpu->report();
   gpu.reset();
-  result.values.resize(options.size);
   worker.pull(variable, result.values);
   return result;
 }

@@ -4,8 +4,8 @@
 For each public module there is a file of FOLDER/python with its classes and functions, without code, and the docstrings
 as comments of Doxygen. Needs a Python that can import ps_shm; ps_shm.torch is left out where there is no PyTorch.
 
-    tools/docs_python.py FOLDER      writes the files
-    tools/docs_python.py --check     prints public names and parameters that no docstring describes
+    tools/dev/docs_python.py FOLDER      writes the files
+    tools/dev/docs_python.py --check     prints public names and parameters that no docstring describes
 """
 import ast
 import builtins
