@@ -12,6 +12,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
 #include "settings.hpp"
+#include "worker/device_port.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -125,6 +126,15 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
           },
           "settings"_a, nb::sig("def set(self, **settings: Setting) -> None"),
           "Changes runtime settings of the job for all its workers, as Server.set() does: set(lr=0.05).")
+      .def(
+          "refresh_optimizer",
+          [](const WorkerHandle& self) {
+            const Turn turn(*self.rank);
+            DevicePort(self.use()).refresh_optimizer();
+          },
+          R"(Applies a change of lr, momentum, beta1 or clip_norm from this worker's next push on.
+
+Without this call the worker applies it from its next step on. In mode sync it does nothing.)")
       .def(
           "check_settings",
           [](const WorkerHandle& self, const nb::dict& settings) { check_given(self.use().config(), settings); },

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "config/modes.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 #include "worker/table_state.hpp"
@@ -15,6 +16,16 @@ const JobConfig& DevicePort::config() const noexcept { return worker_.config; }
 std::uint32_t DevicePort::rank() const noexcept { return worker_.rank; }
 Threads& DevicePort::threads() const noexcept { return worker_.threads; }
 const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }
+void DevicePort::refresh_optimizer() const noexcept {
+  if (traits_of(worker_.config.mode).steps_together()) return;
+  const LiveSettings now = shm::read_live(worker_.job).settings;
+  LiveSettings& live = worker_.live.settings;
+  live.learning_rate = now.learning_rate;
+  live.clip_norm = now.clip_norm;
+  live.momentum = now.momentum;
+  live.beta1 = now.beta1;
+  worker_.note_limits();
+}
 float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
 std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
 

@@ -1,4 +1,5 @@
-// The interface through which a GPU link accesses its worker; a link uses nothing else of it. The states of variables,
+// The interface through which a GPU link accesses its worker; a link uses nothing else of it. The Python package uses
+// refresh_optimizer(). The states of variables,
 // whose chunks links copy, are in variable_state.hpp.
 #pragma once
 
@@ -33,6 +34,9 @@ class PS_SHM_HIDDEN DevicePort {
 
   // The runtime settings that the worker applies in this step, and the scheduled learning rate.
   const LiveSettings& live() const noexcept;
+  // Applies a change of the learning rate, momentum, beta1 or clip_norm from the next push on, and not from the next step
+  // on as other changes, for whoever has made it and is about to push. Mode sync: does nothing, as a step belongs to all.
+  void refresh_optimizer() const noexcept;
   float learning_rate() const noexcept;
 
   // The job's shards that are registered with CUDA. All links of the worker share them.

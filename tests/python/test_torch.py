@@ -336,7 +336,6 @@ def test_schedulers_of_torch_act_on_the_job(job):
     lambda opt: torch.optim.lr_scheduler.ReduceLROnPlateau(opt, factor=0.5, patience=0, threshold=1.0),
 ])
 def test_schedulers_give_the_rates_that_they_give_an_optimizer_of_torch(job, make):
-    """For mode sync, in which a rate takes effect with the next step; in async it takes effect one step later."""
     plain, model = small_model(), small_model()
     with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, mode="sync") as opt:
         reference = torch.optim.SGD(plain.parameters(), lr=0.1)
@@ -384,9 +383,6 @@ def test_groups_have_rates_and_weight_decay_of_their_own(job, mode):
             train(m, opt, 5)
             for group in opt.param_groups:
                 group["lr"] *= 0.5
-            if mode == "async" and isinstance(opt, ps_shm.torch.Optimizer):
-                opt._follow_scheduler()  # in async, a rate takes effect one step later
-                opt.worker.step()
 
     with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, optimizer="adamw", lr=0.02, params=groups(model)) as opt:
         assert [group["lr"] for group in opt.param_groups] == pytest.approx([0.01, 0.05, 0.02])

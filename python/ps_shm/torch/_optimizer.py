@@ -471,4 +471,5 @@ class Optimizer(Joined, torch.optim.Optimizer):
         changed = {key: value for key, value in self._wanted().items() if value != self._known[key]}
         if changed and self._membership.leads:
             self.worker.set(**changed)
+            self.worker.refresh_optimizer()  # the step of this call is the first one with them, as with PyTorch
             self._known.update(changed)
