@@ -21,7 +21,7 @@ def main() -> None:
     accelerator = Accelerator(cpu=True)
     model, loader = accelerator.prepare(digits.model(), loader)  # not the optimizer: its state is the job's
     job = os.environ.get("PS_SHM_JOB", "digits")
-    with ps_shm.torch.Optimizer(accelerator.unwrap_model(model), job, create=True, optimizer="momentum", lr=0.05) as opt:
+    with ps_shm.torch.Optimizer(accelerator.unwrap_model(model), job, create=True, optimizer="momentum", momentum=0.9, lr=0.05) as opt:
         scheduler = torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=3 * len(loader))
         for _ in range(3):
             for batch, wanted in loader:

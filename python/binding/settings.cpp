@@ -33,6 +33,20 @@ std::string text_of(const config::Setting<JobConfig>& row, nb::handle value) {
   return texts;
 }
 
+// "; did you mean A, B or C?", the nearest of `known`, or empty.
+std::string nearest_of(const std::string& key, std::vector<std::string> known) {
+  constexpr std::size_t kMost = 3;
+  std::vector<std::string> near;
+  for (std::string one; near.size() < kMost && !(one = config::nearest(key, known)).empty();) {
+    std::erase(known, one);
+    near.push_back(one);
+  }
+  if (near.empty()) return {};
+  const std::string last = near.back();
+  near.pop_back();
+  return fmt::format("; did you mean {}{}{}?", fmt::join(near, ", "), near.empty() ? "" : " or ", last);
+}
+
 void alter(JobConfig& config, const nb::dict& settings, bool live) {
   std::vector<std::string> known;
   for (const config::Setting<JobConfig>& row : config::job_settings())
@@ -42,7 +56,7 @@ void alter(JobConfig& config, const nb::dict& settings, bool live) {
     const std::string key = nb::str(name).c_str();
     if (std::find(known.begin(), known.end(), key) == known.end())
       throw nb::type_error(fmt::format("there is no setting '{}'{}; what there is: {}", key,
-                                       config::did_you_mean(key, known), fmt::join(known, ", "))
+                                       nearest_of(key, known), fmt::join(known, ", "))
                                .c_str());
     if (value.is_none()) continue;
     for (const config::Setting<JobConfig>& row : config::job_settings())
@@ -50,14 +64,17 @@ void alter(JobConfig& config, const nb::dict& settings, bool live) {
   }
 }
 
-// Throws Error if a hyper-parameter is given that the optimizer's rule does not have.
+// Throws Error if a hyper-parameter is given that neither the optimizer's rule has nor the default one of rows.
 void check_hyper_parameters(const Optimizer& optimizer, const nb::dict& given) {
-  const auto& all = update::traits_of(optimizer.rule).hyper_parameters;
+  const auto has = [](UpdateRule rule, float Optimizer::*member) {
+    const auto& all = update::traits_of(rule).hyper_parameters;
+    return std::any_of(std::begin(all), std::end(all), [&](const auto& one) { return one.from == member; });
+  };
   for (const config::Setting<JobConfig>& row : config::job_settings()) {
     float Optimizer::*const member = row.traits.hyper_parameter;
     const nb::object key = nb::cast(key_of(row));
     if (member == nullptr || !given.contains(key) || given[key].is_none()) continue;
-    if (std::any_of(std::begin(all), std::end(all), [&](const auto& one) { return one.from == member; })) continue;
+    if (has(optimizer.rule, member) || has(UpdateRule::kRowwiseAdagrad, member)) continue;
     throw Error(fmt::format("`{}`: optimizer {} has none", row.name, to_string(optimizer.rule)));
   }
 }

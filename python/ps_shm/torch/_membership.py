@@ -7,13 +7,15 @@ import os
 import time
 import weakref
 from types import TracebackType
-from typing import Any, Literal, Optional, Union
+from typing import Any, Callable, Literal, Optional, Union
 
 from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _environment
 from .._closing import Closing
+from ._settings import default_rule
 
 _log = logging.getLogger("ps_shm")
 _MOST_THREADS = 8
+Naming = Callable[[dict[str, Any], str], dict[str, Any]]
 _open: "weakref.WeakValueDictionary[int, Membership]" = weakref.WeakValueDictionary()  # by id()
 _serving: "set[Membership]" = set()  # kept until they are closed: the job goes on for others where the program has forgotten it
 
@@ -59,7 +61,8 @@ class Membership:
     earlier one replaces all of them, because a program (such as a cell of a notebook) then begins anew. So does one with
     another prefix if the program has forgotten all of them and nobody else is in the job.
 
-    A job that is created has the `defaults` for what is not in `settings`. One that exists may have others.
+    A job that is created has the `defaults` for what is not in `settings`. One that exists may have others. `for_rule`
+    names the settings as a job of the given update rule does.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Membership:
         restore: Optional[str] = None,
         prefix: str = "",
         defaults: Optional[dict[str, Any]] = None,
+        for_rule: Naming = lambda settings, rule: settings,
     ) -> None:
         self._pid = os.getpid()
         self._serve(None)
@@ -94,7 +98,8 @@ class Membership:
             if create and name and shared is None:
                 allowed = threads or _share_of_cores(int(settings.get("workers") or _environment.world_size() or 1))
                 own = {"threads": allowed, "group": group or None, **(defaults or {})}
-                self._serve(_try_serve(name, restore, {**own, **settings}))
+                given = {key: value for key, value in settings.items() if value is not None}
+                self._serve(_try_serve(name, restore, for_rule({**own, **given}, default_rule(settings))))
             try:
                 self.worker = shared or Worker(name, rank=rank, wait=wait, group=group, threads=threads)
             except BaseException:
@@ -106,7 +111,8 @@ class Membership:
         _open[id(self)] = self
         multiprocessing.util.Finalize(None, _close_all, exitpriority=10)  # forked by multiprocessing: no atexit
         try:
-            self.worker.check_settings({k: v for k, v in settings.items() if k not in ("workers", "linger")})
+            named = for_rule(settings, self.worker.settings["optimizer"])
+            self.worker.check_settings({k: v for k, v in named.items() if k not in ("workers", "linger")})
         except BaseException:
             self.close(has_failed=True)
             raise

@@ -4,7 +4,8 @@ from typing import Any, Collection, Iterable, NamedTuple, Optional
 
 import torch
 
-from .. import Bundle, Pinned
+from .. import Bundle, Error, Pinned
+from ._settings import as_number
 
 Tensors = dict[str, torch.Tensor]
 TRAINED = (torch.float32, torch.bfloat16, torch.float16)  # what a parameter may be; its variable is of float32
@@ -30,13 +31,21 @@ def own(model: torch.nn.Module) -> torch.nn.Module:
     Raises TypeError if it is no model.
     """
     if not isinstance(model, torch.nn.Module):
-        raise TypeError(f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}")
+        raise TypeError(
+            f"pass the model itself, a torch.nn.Module, not a {type(model).__name__}: one object trains all parameters of a "
+            "model, so it cannot be made for each of them, as optimizer_in_backward does"
+        )
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
 
 def is_on_gpu(p: torch.Tensor) -> bool:
     return p.device.type == "cuda"
+
+
+def _require_trained(name: str, p: torch.Tensor) -> None:
+    if p.dtype not in TRAINED:
+        raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32, bfloat16 or float16: model.float()")
 
 
 def parameters(
@@ -47,6 +56,9 @@ def parameters(
     `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
     parameter is not on the CPU (or, if allowed, one GPU) or none of TRAINED, or if there are none.
     """
+    for name, p in model.named_parameters():
+        if torch.nn.parameter.is_lazy(p):
+            raise TypeError(f"parameter '{name}' is of a lazy module and has no shape yet: run a batch through the model first")
     found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
     if only is not None:
         found = {name: p for name, p in found.items() if name in only}
@@ -58,8 +70,7 @@ def parameters(
             raise TypeError(f"parameter '{name}' is on {p.device}; pass the model on the CPU: model.cpu()")
         if p.device != device:
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
-        if p.dtype not in TRAINED:
-            raise TypeError(f"parameter '{name}' is of {p.dtype}; pass the model in float32, bfloat16 or float16: model.float()")
+        _require_trained(name, p)
     at: dict[int, str] = {}
     for name, p in found.items():
         other = at.setdefault(p.data_ptr(), name)
@@ -89,9 +100,11 @@ def groups(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> list[Grou
         if not set(settings) <= {"lr", "weight_decay"}:
             raise ValueError("params: a group may have lr and weight_decay; all other settings are the job's, for all parameters")
         of_group: list[Any] = [group["params"]] if isinstance(group["params"], torch.Tensor) else list(group["params"])
+        of_group = [p[1] if isinstance(p, tuple) else p for p in of_group]  # as from named_parameters()
         if not all(id(p) in names for p in of_group):
             raise ValueError("params: a tensor among them is no parameter of the model")
-        found.append(Group({names[id(p)]: p for p in of_group}, settings.get("lr"), settings.get("weight_decay")))
+        rate, decay = (as_number(settings.get(name)) for name in ("lr", "weight_decay"))
+        found.append(Group({names[id(p)]: p for p in of_group}, rate, decay))
     return found
 
 
@@ -115,6 +128,10 @@ class Places:
         self._bundle.push(gradients, into=self._pin(tensors))
         note_writes(self._tensors)
 
+    def check(self, tensors: Collection[torch.Tensor]) -> None:
+        """Raises TypeError if a tensor has become of a type that a job does not train."""
+        self._pin(tensors)
+
     def pull_rest(self) -> None:
         """Pulls what others have changed since the push()."""
         assert self._pinned is not None
@@ -124,6 +141,8 @@ class Places:
     def _pin(self, tensors: Collection[torch.Tensor]) -> Pinned:
         now = [t.data_ptr() for t in tensors]
         if self._pinned is None or now != self._pointers:  # a tensor has been given other memory
+            for name, t in zip(self._bundle.names, tensors):
+                _require_trained(name, t)
             self._tensors = [t.detach() for t in tensors]
             places = [
                 t if t.is_contiguous() and t.dtype == torch.float32 else torch.empty(t.shape, dtype=torch.float32, device="cpu")
@@ -139,6 +158,68 @@ class Places:
         note_writes(self._tensors)
 
 
+class TableParameter(torch.nn.Parameter):
+    """Stands for the table of an embedding among a model's parameters. It has no elements, and `grad` is the rows' gradient.
+
+    So what PyTorch does with gradients reaches those of the rows: clip_grad_norm_(), a GradScaler, zero_grad(), and
+    requires_grad_(False) of a model.
+    """
+
+    given: list[tuple[torch.Tensor, torch.Tensor]]  # the ids and gradients of each backward pass since the last push
+    padding: Optional[int]
+    is_summed: bool  # whether there is one pair, without repeated ids
+
+    def __new__(cls, padding: Optional[int]) -> "TableParameter":
+        """Returns one without gradients. `padding`: an id whose row has none."""
+        none = torch.empty(0, dtype=torch.float32, device="cpu")
+        made: Any = torch.Tensor._make_subclass(cls, none, True)  # type: ignore[arg-type,unused-ignore]
+        made.given, made.padding, made.is_summed = [], padding, False
+        return made  # type: ignore[no-any-return]
+
+    def take_rows(self) -> Optional[tuple[torch.Tensor, torch.Tensor]]:
+        """Returns the ids and the gradient of each, or None, and forgets them."""
+        found = _joined(self.given, self.padding) if self.given else None
+        self.grad = None
+        return found if found is not None and found[0].numel() != 0 else None
+
+    @property
+    def grad(self) -> Optional[torch.Tensor]:  # type: ignore[override,unused-ignore]
+        """The gradient of each row that has one, summed over repeated ids, or None. It may be changed in place."""
+        if self.given and not (self.is_summed and len(self.given) == 1):
+            ids, gradients = _joined(self.given, self.padding)
+            unique, places = torch.unique(ids, return_inverse=True)
+            summed = gradients.new_zeros(len(unique), gradients.shape[1])
+            summed.index_add_(0, places.to(gradients.device), gradients)
+            self.given[:] = [(unique, summed)]
+            self.is_summed = True
+        return self.given[0][1] if self.given else None
+
+    @grad.setter
+    def grad(self, value: Optional[torch.Tensor]) -> None:
+        if value is None:
+            self.given.clear()
+            self.is_summed = False
+            return
+        now = self.grad
+        if now is None or value.shape != now.shape:
+            raise ValueError("grad of an embedding's table has a row for each id of the backward passes since the last push")
+        self.given[:] = [(self.given[0][0], value.detach())]
+
+
+def _joined(
+    given: list[tuple[torch.Tensor, torch.Tensor]], padding: Optional[int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if len(given) == 1:
+        ids, gradients = given[0][0].reshape(-1), given[0][1].reshape(-1, given[0][1].shape[-1])
+    else:
+        ids = torch.cat([ids.reshape(-1) for ids, _ in given])
+        gradients = torch.cat([gradient.reshape(-1, gradient.shape[-1]) for _, gradient in given])
+    if padding is not None:
+        is_row = ids != padding
+        ids, gradients = ids[is_row], gradients[is_row.to(gradients.device)]
+    return ids, gradients
+
+
 class BufferPlace(NamedTuple):
     """Where a module has a buffer, in which the tensor may be another one each time."""
 
@@ -148,8 +229,9 @@ class BufferPlace(NamedTuple):
 
     @property
     def tensor(self) -> torch.Tensor:
-        found = self.module._buffers[self.local_name]
-        assert found is not None
+        found = self.module._buffers.get(self.local_name)
+        if found is None:
+            raise Error(f"the model has no buffer '{self.name}' any more: make the Optimizer when the model has its final parts")
         return found
 
 
@@ -173,7 +255,7 @@ def state(model: torch.nn.Module) -> Tensors:
     for prefix, module in model.named_modules():
         kept = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
         for name, tensor in (*module._parameters.items(), *kept.items()):
-            if tensor is not None and id(tensor) not in seen:
+            if tensor is not None and id(tensor) not in seen and not isinstance(tensor, TableParameter):
                 seen.add(id(tensor))
                 found[f"{prefix}.{name}" if prefix else name] = tensor
     return found

@@ -14,23 +14,10 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
-from ._model import Group, Places, floats, groups, is_on_gpu, own, parameters
+from ._model import Group, Places, TableParameter, floats, groups, is_on_gpu, own, parameters
+from ._settings import as_number, check_group, decay_of, default_rule, defaults, for_rule, group_of_torch, own_names, require_momentum
 
 Loss = TypeVar("Loss")
-
-
-# The settings under the job's names.
-def _own_names(settings: dict[str, Any]) -> dict[str, Any]:
-    own = {name: value for name, value in settings.items() if name not in ("betas", "eps", "nesterov", "amsgrad")}
-    if settings.get("amsgrad"):
-        raise ValueError("amsgrad: no optimizer of a job has it")
-    if settings.get("betas") is not None:
-        own["beta1"], own["beta2"] = settings["betas"]
-    if settings.get("eps") is not None:
-        own["epsilon"] = settings["eps"]
-    if settings.get("nesterov"):
-        own["optimizer"] = "nesterov"
-    return own
 
 
 # What a job that is made here takes from the groups where its own settings do not say it.
@@ -51,7 +38,8 @@ def _scale(name: str, of_group: Optional[float], said: dict[str, str]) -> float:
     if of_group == 0:
         return 0.0
     if of_group < 0 or of_job == 0:
-        raise ValueError(f"params: a group has {name}={of_group}, and the job {name}={of_job}; give the job one above 0")
+        of_torch = "lr" if name == "lr" else "weight_decay"
+        raise ValueError(f"params: a group has {of_torch}={of_group}, and the job {of_torch}={of_job}; give the job one above 0")
     return of_group / of_job
 
 
@@ -92,19 +80,20 @@ class Optimizer(Joined, torch.optim.Optimizer):
         prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
             different models in one job, for example the two of a GAN, and share a worker.
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
-            group may have lr and weight_decay. They are fixed multiples of the job's (its l2 and l1 are multiplied as
-            weight_decay is), so if a scheduler changes the rates, it must change all of them by the same factor.
+            group may have lr and weight_decay. They are fixed multiples of the job's (its l1, l2 and decoupled decay are
+            multiplied alike), so if a scheduler changes the rates, it must change all of them by the same factor.
         wire: the transfer dtype of a model on a GPU: with "bf16", gradients and the values of more than 2 MiB are rounded to
             bfloat16 on their way, with "bf16-push" only gradients. The job's values stay float32. Ignored on a CPU.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
-            have these settings. PyTorch's betas, eps and nesterov are accepted, too. A job that is created here for a
+            have these settings. PyTorch's names are accepted, too, and `weight_decay` means what it does there: of adamw it
+            is decoupled, of other rules it is the job's l2. A job that is created here has PyTorch's defaults. One for a
             model on a GPU has chunk_bytes="gpu", unless chunk_bytes is given or wire is "bf16".
 
     Raises:
         TypeError: the model's parameters are on several devices or of another type, two of them share memory, or none is
             trained.
-        ValueError: push_every and local, or restore and create, do not match; params has what a job does not; restore has
-            another number of groups; wire is unknown.
+        ValueError: push_every and local, or restore and create, do not match; params or settings have what a job does not,
+            or lack momentum; restore has another number of groups, another rule or other settings; wire is unknown.
         Error: the job has other settings; restore is for a job in which this process is already.
         Timeout: there is no such job within `wait` seconds.
         JobFinished: the last step of the job is done.
@@ -146,53 +135,63 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._only = None if params is None else {name for group in self._groups for name in group.parameters}
         self._parameters = parameters(self._model, may_be_on_gpu=True, only=self._only)
         self._prefix = prefix
-        settings = _own_names(settings)
-        if create:
-            _take_defaults(settings, self._groups)
+        settings = own_names(settings)
         if local is not None and create:
             settings.setdefault("optimizer", "add")
+        if create:
+            require_momentum(settings)
+            _take_defaults(settings, self._groups)
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
         self._how_to_join = (job, create, rank, wait, group, threads, settings)
         # With wire="bf16" the CPU reads the chunks, whose size does not matter then.
-        self._job_defaults = {"chunk_bytes": "gpu"} if self._is_on_gpu and wire != "bf16" else {}
+        self._job_defaults = defaults(settings)
+        if self._is_on_gpu and wire != "bf16":
+            self._job_defaults["chunk_bytes"] = "gpu"
         self._group = group
         self._join(restore)
         try:
             # The keys that PyTorch users expect in param_groups, with the job's current values.
             said = self.worker.settings
-            defaults: dict[str, Any] = {"lr": self._known["lr"], "optimizer": said["optimizer"], "mode": said["mode"]}
+            shown: dict[str, Any] = {"lr": self._known["lr"], "optimizer": said["optimizer"], "mode": said["mode"]}
             if "momentum" in self._known:
-                defaults["momentum"] = self._known["momentum"]
+                shown["momentum"] = self._known["momentum"]
+            # The gradients of their rows follow those of the last group, also where `params` has them not.
+            named = {id(p) for _, p in self._trainable()}
+            tables = [p for p in self._model.parameters() if isinstance(p, TableParameter) and id(p) not in named]
             if "beta1" in self._known:
-                defaults["betas"] = (self._known["beta1"], float(said["beta2"]))
+                shown["betas"] = (self._known["beta1"], float(said["beta2"]))
             super().__init__(
                 [
                     {
-                        "params": list(group.parameters.values()),
+                        "params": [*group.parameters.values(), *(tables if group is self._groups[-1] else [])],
                         "lr": self._known["lr"] * scale,
-                        "weight_decay": float(said["weight_decay"]) * decay,
+                        "weight_decay": float(said[self._decay]) * decay,
                     }
                     for group, scale, decay in zip(self._groups, self._rate_scales, self._decay_scales)
                 ],
-                defaults,
+                shown,
             )
             self._is_made = True
-            self._show_rows()
             self._decays = [group["weight_decay"] for group in self.param_groups]
             if isinstance(restore, dict):
+                if self._membership.is_serving:
+                    self._check_groups(restore)
                 self._take_groups(restore, has_made_job=self._membership.is_serving)
         except BaseException:
             self._membership.close(has_failed=True)
             raise
 
     def _join(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
-        with _kept.folder(restore, self._model, self._prefix) as folder:
+        rule = default_rule(self._how_to_join[-1])
+        if isinstance(restore, dict):
+            restore = _kept.completed(restore, self._all_numbers(), rule)
+        with _kept.folder(restore, self._model, self._prefix, rule) as folder:
             self._enter(folder, is_state=isinstance(restore, dict))
 
     def _enter(self, folder: Optional[str], is_state: bool) -> None:
-        self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix, defaults=self._job_defaults))
+        self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix, defaults=self._job_defaults, for_rule=for_rule))
         self.worker = self._membership.worker
         try:
             if is_state and self._membership.shares_worker:
@@ -211,7 +210,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _declare(self) -> None:
         said = self.worker.settings
         self._rate_scales = [_scale("lr", group.lr, said) for group in self._groups]
-        self._decay_scales = [_scale("weight_decay", group.weight_decay, said) for group in self._groups]
+        self._decay = decay_of(said["optimizer"])
+        self._decay_scales = [_scale(self._decay, group.weight_decay, said) for group in self._groups]
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         # Each chunk is copied just after its push, if that is at once, and if the local steps need no copy of their own.
@@ -290,6 +290,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._places.push([floats(g) for g in given], self._parameters.values())
             has_begun_to_pull = True
         else:  # those without a gradient are left alone, momentum and decay included
+            if self._gpu is None:
+                self._places.check(self._parameters.values())
             self._bundle.push([g if g is None else floats(g) for g in gradients])
         self._buffers.push()
         self._owed = self.worker.steps + 1
@@ -336,8 +338,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         kept: dict[str, Any] = super().state_dict()
         halves = {name for name, p in self._parameters.items() if p.dtype != torch.float32}
         kept["state"], kept["ps_shm"] = _kept.moments(
-            self.worker.job, self._numbers(), halves, self._prefix, self._group
+            self.worker.job, self.worker.settings["optimizer"], self._numbers(), halves, self._prefix, self._group
         )
+        of_torch = group_of_torch(self.worker.settings["optimizer"], self.worker.settings)
+        kept["param_groups"] = [{**of_torch, **group} for group in kept["param_groups"]]
         return kept
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -356,7 +360,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
             if not self._membership.is_alone:
                 raise Error("load_state_dict() is for the process that makes the job, before others come; "
                             "give Optimizer(..., create=True) what was kept as restore")
-            with _kept.folder(state_dict, self._model, self._prefix) as folder:
+            rule = self.worker.settings["optimizer"]
+            state_dict = _kept.completed(state_dict, self._all_numbers(), rule)
+            self._check_groups(state_dict)
+            with _kept.folder(state_dict, self._model, self._prefix, rule) as folder:
                 self._settle()
                 if self._gpu is not None:
                     self._gpu.close()
@@ -420,8 +427,19 @@ class Optimizer(Joined, torch.optim.Optimizer):
             yield difference * share if self._is_sum else -difference
 
     # The parameters' numbers in state_dict(), by name.
+    # Those of the parameters that are variables.
     def _numbers(self) -> dict[str, int]:
-        return {name: i for i, (name, _) in enumerate(self._trainable()) if name in self._parameters}
+        return {name: number for name, number in self._all_numbers().items() if name in self._parameters}
+
+    # As an optimizer of PyTorch numbers them.
+    def _all_numbers(self) -> dict[str, int]:
+        return {name: i for i, (name, _) in enumerate(self._trainable())}
+
+    # A state of PyTorch has settings that this job may not have.
+    def _check_groups(self, state_dict: dict[str, Any]) -> None:
+        said = self.worker.settings
+        for kept, group in zip(state_dict["param_groups"], self.param_groups):
+            check_group(kept, group, said["optimizer"], said)
 
     def _trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [of_group for group in self._groups for of_group in group.parameters.items()]
@@ -435,7 +453,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _require_groups(self, state_dict: dict[str, Any]) -> None:
         if "state" not in state_dict or "param_groups" not in state_dict:
-            raise TypeError("load_state_dict(): pass what state_dict() of a ps_shm.torch.Optimizer gave")
+            raise TypeError(
+                "load_state_dict(): pass what state_dict() of a ps_shm.torch.Optimizer or an optimizer of PyTorch gave"
+            )
         kept, here = len(state_dict["param_groups"]), len(self.param_groups)
         if kept != here:
             raise ValueError(f"there are {here} groups of parameters, and the state has {kept}")
@@ -453,7 +473,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if [group["weight_decay"] for group in self.param_groups] != self._decays:
             raise Error("the weight decay of a group of parameters is fixed from the start")
         for key, known in self._known.items():
-            values = [group["betas"][0] if key == "beta1" else group[key] for group in self.param_groups]
+            values = [as_number(group["betas"][0] if key == "beta1" else group[key]) for group in self.param_groups]
             if key == "lr":
                 if any(value != 0 for value, scale in zip(values, self._rate_scales) if scale == 0):
                     raise Error("a group that was made with lr=0 keeps it: freeze its parameters instead")
