@@ -1416,7 +1416,7 @@ def test_a_grad_scaler_unscales_the_gradients_of_rows_too(job, unscales_first):
         before, weights = embedding.weight, model[1].weight.detach().clone()
         step(1.0)
         torch.testing.assert_close(embedding.weight[3], before[3] - 0.1 * 2 * weights[0])
-        assert len(opt.param_groups[0]["params"]) == 1
+        assert len(opt.param_groups[0]["params"]) == 2  # the table, and the weight
         before, steps = embedding.weight, opt.global_step
         step(float("inf"))  # overflows: the step is skipped
         assert torch.equal(embedding.weight, before) and opt.global_step == steps

@@ -139,7 +139,8 @@ def members(kind):
     for name in sorted(dir(kind)):
         owner = next((base for base in kind.__mro__ if name in base.__dict__), object)
         if not name.startswith("_") and owner.__module__.startswith("ps_shm"):
-            yield name, inspect.getattr_static(kind, name)
+            found = inspect.getattr_static(kind, name)
+            yield name, found.__func__ if isinstance(found, classmethod) else found
 
 
 def constructor(kind):
@@ -207,7 +208,7 @@ def faults():
             elif signature:
                 definition = ast.parse(f"def {signature}: ...")
                 for one in [node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)]:
-                    if one != "self" and not re.search(rf"\b{one}\b", text):
+                    if one not in ("self", "cls") and not re.search(rf"\b{one}\b", text):
                         yield f"{place}: the docstring does not describe the parameter {one}"
                 if not re.search(r"\b[Rr]aises?\b", text + around):
                     yield f"{place}: the docstring does not say what it raises"

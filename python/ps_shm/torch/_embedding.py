@@ -4,12 +4,15 @@ import copy
 import functools
 import math
 import warnings
+import weakref
 from typing import Any, Callable, Literal, Optional
 
 import numpy
 import torch
 
 from .. import Error, ErrorCode, Table, Variable, Worker
+from ._model import TableParameter
+from ._settings import as_number
 
 
 # Returns rows[0], and takes what backward() computes as its gradient; autograd.grad() for these rows does not come here. The
@@ -29,19 +32,54 @@ class _Rows(torch.autograd.Function):
         return None, None, None
 
 
-def _take(
-    given: list[tuple[torch.Tensor, torch.Tensor]],
-    shown: Optional[list[torch.Tensor]],
-    ids: torch.Tensor,
-    gradient: torch.Tensor,
-) -> None:
-    if ids.numel() == 0:
-        return
-    carrier = gradient.detach().new_empty(()).expand(gradient.shape)
-    carrier.grad = gradient.detach().clone(memory_format=torch.contiguous_format)  # autograd may use its memory again
-    given.append((ids, carrier))
-    if shown is not None:
-        shown.append(carrier)
+def _take(given: list[tuple[torch.Tensor, torch.Tensor]], ids: torch.Tensor, gradient: torch.Tensor) -> None:
+    if ids.numel() != 0:  # a copy, because autograd may use its memory again
+        given.append((ids, gradient.detach().clone(memory_format=torch.contiguous_format)))
+
+
+# The embeddings that are attached to each worker, by name: two modules share a table only where that is asked for.
+_attached: "weakref.WeakKeyDictionary[Worker, weakref.WeakValueDictionary[str, Embedding]]" = weakref.WeakKeyDictionary()
+
+_WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__", "__imod__"}
+
+
+class _Copy(torch.Tensor):
+    """A copy of a table. It and its views refuse writes, which no row would see; what is computed from it is a plain tensor."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(function, "__name__", "")
+        writes = (name in _WRITES or (name.endswith("_") and not name.endswith("__"))) and name != "requires_grad_"
+        target = kwargs.get("out") if "out" in kwargs else next(iter((*args, *kwargs.values())), None) if writes else None
+        if isinstance(target, cls):
+            raise Error(
+                "`weight` of an embedding is a copy of its table, and a write to it would reach no row: use "
+                "embedding.assign(values), or initializer= where the embedding is made"
+            )
+        with torch._C.DisableTorchFunction():
+            result = function(*args, **kwargs)
+            is_same = isinstance(result, torch.Tensor) and (result._is_view() or name in ("__get__", "detach"))  # .data
+            return result.as_subclass(cls) if is_same else result
+
+
+# Also from lists, NumPy, and series of pandas and Polars.
+def _as_tensor(ids: Any) -> torch.Tensor:
+    return ids if isinstance(ids, torch.Tensor) else torch.as_tensor(numpy.asarray(ids))
+
+
+def _is_exporting() -> bool:
+    compiler = getattr(torch, "compiler", None)  # since PyTorch 2.1
+    return bool(compiler is not None and getattr(compiler, "is_exporting", bool)())
+
+
+_REFUSED = {
+    "max_norm": "the rows of a table are not renormalised when they are read; use weight decay, or limit the gradients by `clip_norm`",
+    "norm_type": "the rows of a table are not renormalised when they are read",
+    "scale_grad_by_freq": "the gradients of repeated ids are summed",
+    "sparse": "only the rows of a batch are pulled and pushed in any case; leave it out",
+    "device": "the rows lie in the job; the module returns them on the device of the ids",
+    "_weight": "use Embedding.from_pretrained(), or initializer=",
+}
 
 
 class Embedding(torch.nn.Module):
@@ -63,14 +101,16 @@ class Embedding(torch.nn.Module):
     torch.optim.swa_utils.AveragedModel, uses the same table.
 
     An Optimizer attaches the embeddings of its model and pushes their gradients in step(). Without an Optimizer, pass
-    `worker` or call attach(worker), and call push() after backward(). The table is no parameter: Optimizer.zero_grad() or
-    drop() discards its gradients, which zero_grad() of the model does not, and requires_grad_(False) of the embedding itself
-    freezes it.
+    `worker` or call attach(worker), and call push() after backward(); an optimizer of torch.optim must not get the
+    embedding's parameter. This parameter, `weight`, stands for the table: it has no elements, its `grad` is that of the rows,
+    which clip_grad_norm_(), a GradScaler and zero_grad() reach, and requires_grad_(False) freezes the table. `weight` of the
+    module itself is a copy of the table, which cannot be written to: use assign().
 
     Args:
         name: the name of the variable.
         num_embeddings, embedding_dim: the table's shape, as for torch.nn.Embedding.
-        rule: the update rule of the rows. Their learning rate is that of the job.
+        rule: the update rule of the rows. Their accumulators begin at the job's `initial_accumulator`: 0, as FBGEMM's, in a
+            job that an Optimizer creates.
         deviation: standard deviation of the distribution from which the initial values are drawn: the normal one, or, with
             keyed=True, the uniform one around zero.
         seed: random seed of the initial values.
@@ -80,11 +120,18 @@ class Embedding(torch.nn.Module):
             for Worker.table().
         dtype: of the rows in the table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
             rows, and takes gradients, of float32.
+        lr: the rows' learning rate, a fixed multiple of the job's. None: the job's.
+        initializer: a function that fills a tensor with the initial values, such as torch.nn.init.zeros_. Not with
+            keyed=True.
+        share: whether another embedding of this process may have the same table.
         worker: a Worker to attach to at once.
+        others: what torch.nn.Embedding has and this does not, such as max_norm, is refused by name.
 
     Raises:
-        ValueError: evict, ttl or admit without keyed=True; another dtype.
-        Error: a job with `worker` has the variable with another shape or rule, or is in mode sync. attach() raises the
+        ValueError: evict, ttl or admit without keyed=True, initializer with it; another dtype.
+        TypeError: max_norm or another argument that this does not have.
+        Error: a job with `worker` has the variable with another shape or rule, or is in mode sync; another embedding of this
+            process has the same name, without share=True. attach() raises the
             same, also if the embedding had a table in an earlier job, which would be lost. forward(), prefetch() and
             push() raise Error if the embedding has not been attached or the worker has left.
     """
@@ -104,9 +151,20 @@ class Embedding(torch.nn.Module):
         ttl: Optional[float] = None,
         admit: int = 1,
         dtype: torch.dtype = torch.float32,
+        lr: Optional[float] = None,
+        initializer: Optional[Callable[[torch.Tensor], Any]] = None,
+        share: bool = False,
         worker: Optional[Worker] = None,
+        **others: Any,
     ) -> None:
         super().__init__()
+        for other, value in others.items():
+            if other not in _REFUSED:
+                raise TypeError(f"embedding '{name}': there is no argument '{other}'")
+            if value:
+                raise TypeError(f"embedding '{name}': {other}={value}: {_REFUSED[other]}")
+        if keyed and initializer is not None:
+            raise ValueError(f"embedding '{name}': initializer is for a whole table; rows by key begin as `deviation` says")
         if not keyed and (evict, ttl, admit) != ("lru", None, 1):
             raise ValueError(f"embedding '{name}': evict, ttl and admit need keyed=True")
         if dtype not in (torch.float32, torch.bfloat16):
@@ -114,17 +172,30 @@ class Embedding(torch.nn.Module):
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
         self._keyed, self._evict, self._ttl, self._admit, self._dtype = keyed, evict, ttl, admit, dtype
+        self._lr, self._initializer, self._share = as_number(lr), initializer, share
         self._variable: Optional[Variable] = None
         self._table: Optional[Table] = None
-        self._is_frozen = False
-        # For push(): the ids, and a tensor whose `grad` is their gradient, as that of a parameter is.
-        self._given: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._shown: Optional[list[torch.Tensor]] = None
         self._loaded: Optional[torch.Tensor] = None
         self._loaded_ids = torch.zeros(0, dtype=torch.int64, device="cpu")
         self._padding = padding_idx if padding_idx is None or keyed else range(num_embeddings)[padding_idx]
+        self._parameters["weight"] = TableParameter(self._padding)
         if worker is not None:
             self.attach(worker)
+
+    @classmethod
+    def from_pretrained(cls, name: str, embeddings: torch.Tensor, *, freeze: bool = True, **settings: Any) -> "Embedding":
+        """Returns an embedding whose table begins with these rows, as torch.nn.Embedding.from_pretrained() does.
+
+        Args:
+            name: the name of the variable.
+            embeddings: the rows, of shape (num_embeddings, embedding_dim). With keyed=True use assign() instead.
+            freeze: whether the table is not trained.
+            settings: as for the constructor.
+        """
+        made = cls(name, *embeddings.shape, **settings)
+        made.assign(embeddings)
+        made.requires_grad_(not freeze)
+        return made
 
     def attach(self, worker: Worker) -> None:
         """Creates the table in the worker's job, or finds it if another worker has created it.
@@ -132,11 +203,25 @@ class Embedding(torch.nn.Module):
         Weights that were loaded by load_state_dict() are the initial values: a table that others have begun stays as it is.
         """
         dtype = str(self._dtype).removeprefix("torch.")
+        if worker.settings["mode"] == "sync":
+            raise Error(
+                f"embedding '{self.name}': a job in mode sync has no tables of rows, which are updated at once; use mode async "
+                "or ssp (with one process they give what sync gives), or torch.nn.Embedding, whose weight is a dense parameter"
+            )
+        others = _attached.setdefault(worker, weakref.WeakValueDictionary())
+        first = others.get(self.name, self)
+        if first is not self and not (self._share or first._share):
+            raise Error(
+                f"embedding '{self.name}': {first} of this process has the table of that name; give this one another name, use "
+                "that module twice, or pass share=True to train one table from both"
+            )
+        scale = 1.0 if self._lr is None else self._lr / float(worker.settings["lr"])
         if self._keyed:
             had_table = self._table is not None
             table = worker.table(
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
                 admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
+                lr_scale=scale,
             )  # fmt: skip
             if table.statistics().made == 0:  # those of a running job have been trained since, and some evicted
                 if self._loaded is not None:
@@ -144,12 +229,14 @@ class Embedding(torch.nn.Module):
                 elif had_table:
                     raise self._lost()
             self._table, self._loaded = table, None
+            others[self.name] = first
             return
         self._variable = worker.variable(
             self.name, self._fill, shape=(self.num_embeddings, self.embedding_dim), layout="inplace", rule=self._rule,
-            dtype=dtype,
+            dtype=dtype, lr_scale=scale,
         )  # fmt: skip
         self._loaded = None
+        others[self.name] = first
 
     def _fill(self, out: "numpy.typing.NDArray[numpy.float32]") -> None:
         if self._loaded is not None:
@@ -157,11 +244,18 @@ class Embedding(torch.nn.Module):
             return
         if self._variable is not None:
             raise self._lost()
-        random = numpy.random.default_rng(self._seed)
-        for begin in range(0, self.num_embeddings, 65536):
-            rows = out[begin : begin + 65536]
-            random.standard_normal(out=rows, dtype=numpy.float32)
-            rows *= numpy.float32(self._deviation)
+        self._draw(out)
+
+    def _draw(self, out: "numpy.typing.NDArray[numpy.float32]") -> None:
+        if self._initializer is not None:
+            with torch.no_grad():
+                self._initializer(torch.from_numpy(out))
+        else:
+            random = numpy.random.default_rng(self._seed)
+            for begin in range(0, self.num_embeddings, 65536):
+                rows = out[begin : begin + 65536]
+                random.standard_normal(out=rows, dtype=numpy.float32)
+                rows *= numpy.float32(self._deviation)
         if self._padding is not None:
             out[self._padding] = 0
 
@@ -205,24 +299,66 @@ class Embedding(torch.nn.Module):
     def weight(self) -> torch.Tensor:
         """A copy of the whole table, on the CPU. Of an embedding without a job: its initial values.
 
-        With keyed=True, the rows that there are, in no particular order; state_dict() has their ids.
+        With keyed=True, the rows that there are, in no particular order; state_dict() has their ids. Writing to the copy
+        raises Error, because it would change no row: use assign(). The copy has no gradient.
         """
+        return self._values().as_subclass(_Copy)
+
+    def _values(self) -> torch.Tensor:
         if self._keyed:
             return self._rows()[1]
         values = torch.zeros(self.num_embeddings, self.embedding_dim, dtype=torch.float32, device="cpu")
         if self._variable is not None:
             self._variable.pull(values)
+        elif self._loaded is not None:
+            values.copy_(self._loaded)
         else:
-            self._fill(values.numpy())
+            self._draw(values.numpy())
         return values
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Pulls the rows `ids` (int64, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
+    def assign(self, values: torch.Tensor, ids: Optional[torch.Tensor] = None) -> None:
+        """Sets rows of the table, whose optimizer state begins anew.
 
-        The result is on the device of `ids`. Where gradients are computed, its own is remembered for push(). Raises TypeError
+        Before the embedding is in a job, the whole table of one that is not keyed can be set.
+
+        Args:
+            values: of shape (num_embeddings, embedding_dim), or with `ids` a row for each id.
+            ids: the rows to set. None: all of them; not with keyed=True.
+
+        Raises:
+            ValueError: the shapes do not match, or ids are needed.
+            Error: ids are given, and the embedding has not been attached.
+        """
+        if ids is None:
+            if self._keyed or tuple(values.shape) != (self.num_embeddings, self.embedding_dim):
+                raise ValueError(
+                    f"embedding '{self.name}': assign() needs the ids of the rows, or values of the shape "
+                    f"{(self.num_embeddings, self.embedding_dim)} where it is not keyed"
+                )
+            if not self._try_assign(values):
+                self._variable, self._loaded = None, values.detach().to("cpu", torch.float32, copy=True)
+            return
+        ids = self._on_cpu(ids)
+        values = values.detach().to("cpu", torch.float32).contiguous()
+        if ids.ndim != 1 or tuple(values.shape) != (len(ids), self.embedding_dim):
+            raise ValueError(f"embedding '{self.name}': assign() needs ids of one dimension and a row of {self.embedding_dim} for each")
+        if self._keyed:
+            self._set_rows(self.table, ids, values)
+        else:
+            self.variable.assign_rows(ids, values if self._dtype == torch.float32 else values.to(self._dtype), reset=True)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Pulls the rows `ids` (integers, any shape) and returns them as a tensor of shape ids.shape + (embedding_dim,).
+
+        `ids` may be a tensor, a list, a NumPy array, or a series of pandas or Polars. The result is on the device of `ids`. Where gradients are computed, its own is remembered for push(). Raises TypeError
         for ids that are no integers, and Error if an id is out of range, which it cannot be with keyed=True.
         """
-        device, ids = ids.device, self._on_cpu(ids)
+        if _is_exporting():
+            raise Error(
+                f"embedding '{self.name}': its table is in the job and cannot be exported; export the model with a "
+                "torch.nn.Embedding whose weight is this one's `weight`"
+            )
+        device, ids = getattr(ids, "device", torch.device("cpu")), self._on_cpu(ids)
         rows = torch.empty(*ids.shape, self.embedding_dim, dtype=torch.float32, device="cpu")
         if ids.numel() != 0 and self._keyed:
             self.table.pull(ids, rows)
@@ -231,10 +367,10 @@ class Embedding(torch.nn.Module):
         elif ids.numel() != 0:
             self.variable.pull_rows(ids, rows)
         rows = rows.to(device)
-        if self._is_frozen or not torch.is_grad_enabled():
+        if not self._stand_in.requires_grad or not torch.is_grad_enabled():
             return rows
         # Not a method of this module, which may be copied before the backward pass.
-        take = functools.partial(_take, self._given, self._shown, ids)
+        take = functools.partial(_take, self._stand_in.given, ids)
         leaf = torch.empty(0, dtype=torch.float32, device=device, requires_grad=True)
         trained: torch.Tensor = _Rows.apply(leaf, [rows], take)
         return trained
@@ -248,66 +384,42 @@ class Embedding(torch.nn.Module):
 
     # As the table takes them.
     def _on_cpu(self, ids: torch.Tensor) -> torch.Tensor:
+        ids = _as_tensor(ids)
         if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
             raise TypeError(f"embedding '{self.name}': ids is of {ids.dtype}, and torch.int64 is needed")
-        ids = ids.detach().cpu().contiguous()
-        return ids.to(torch.int64) if self._keyed else ids
+        return ids.detach().cpu().contiguous().to(torch.int64)
 
-    def requires_grad_(self, requires_grad: bool = True) -> "Embedding":
-        """Freezes the table for this process, or trains it again. (That of a module around this one does not reach it.)
-
-        requires_grad: whether the table is trained.
-        """
-        self._is_frozen = not requires_grad
-        super().requires_grad_(requires_grad)
-        return self
+    @property
+    def _stand_in(self) -> TableParameter:
+        found = self._parameters["weight"]
+        assert isinstance(found, TableParameter)
+        return found
 
     def drop(self) -> None:
         """Discards the gradients computed since the last push(), for example of a batch that is not to count."""
-        self._forget()
-
-    def show_gradients(self, among: Optional[list[torch.Tensor]]) -> None:
-        """Adds tensors to the list `among` whose `grad` is a gradient for the next push(), until then.
-
-        An Optimizer passes the list of its parameters, so that what changes their gradients, such as unscale_() of a
-        GradScaler, changes those of the rows, too.
-        """
-        self._shown = among
+        self._stand_in.grad = None
 
     def push(self) -> None:
         """Pushes the gradients computed since the last call.
 
         The gradients of repeated ids are summed first, so each row is updated once.
         """
-        if not self._given:
+        taken = self._stand_in.take_rows()
+        if taken is None:
             return
-        given = [(ids, rows.grad) for ids, rows in self._given if rows.grad is not None]
-        if not given:
-            return self._forget()
-        ids = torch.cat([ids.reshape(-1) for ids, _ in given])
-        gradients = torch.cat([gradient.reshape(-1, self.embedding_dim).cpu() for _, gradient in given])
-        if self._padding is not None:
-            is_row = ids != self._padding
-            ids, gradients = ids[is_row], gradients[is_row]
-        self._forget()
-        if ids.numel() != 0 and self._keyed:
-            self.table.push(ids, gradients.contiguous())
-        elif ids.numel() != 0:
-            self.variable.push_rows(ids, gradients.contiguous())
+        ids, gradients = taken[0], taken[1].cpu().contiguous()
+        if self._keyed:
+            self.table.push(ids, gradients)
+        else:
+            self.variable.push_rows(ids, gradients)
 
-    def _forget(self) -> None:
-        if self._shown is not None:
-            taken = {id(rows) for _, rows in self._given}
-            self._shown[:] = [p for p in self._shown if id(p) not in taken]
-        self._given.clear()
-
-    # The table is neither a parameter nor a buffer, because those would lie in this process.
+    # The table lies in no memory of this process.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._keyed:
             destination[prefix + "ids"], destination[prefix + "weight"] = self._rows()
         else:
-            destination[prefix + "weight"] = self.weight
+            destination[prefix + "weight"] = self._values()
 
     def _load_from_state_dict(
         self,
@@ -321,6 +433,7 @@ class Embedding(torch.nn.Module):
     ) -> None:
         names = [prefix + "ids", prefix + "weight"] if self._keyed else [prefix + "weight"]
         others = {key: value for key, value in state_dict.items() if key not in names}
+        others[prefix + "weight"] = self._stand_in  # without elements
         super()._load_from_state_dict(others, prefix, local_metadata, strict, missing, unexpected, errors)
         missing.extend(name for name in names if name not in state_dict)
         if any(name not in state_dict for name in names):
@@ -385,7 +498,9 @@ class Embedding(torch.nn.Module):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Embedding":
         """Returns an embedding of the same table, of no Optimizer yet. Gradients that were not pushed stay with this one."""
         made = memo[id(self)] = type(self).__new__(type(self))
-        own: dict[str, Any] = {"_given": [], "_shown": None}
+        table = memo[id(self._stand_in)] = TableParameter(self._padding)
+        table.requires_grad = self._stand_in.requires_grad
+        own: dict[str, Any] = {"_share": True}
         shared = {"_variable", "_table", "_loaded", "_loaded_ids"}  # never changed in place
         for name, value in self.__dict__.items():
             made.__dict__[name] = own[name] if name in own else value if name in shared else copy.deepcopy(value, memo)
@@ -397,7 +512,18 @@ class Embedding(torch.nn.Module):
                 f"embedding '{self.name}' cannot be pickled: its table is in the job; save model.state_dict(), which has its "
                 "weights, and make the model anew where they are loaded"
             )
-        return self.__dict__
+        others = {name: p for name, p in self._parameters.items() if name != "weight"}
+        return {**self.__dict__, "_parameters": others, "_is_trained": self._stand_in.requires_grad}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({key: value for key, value in state.items() if key != "_is_trained"})
+        self._parameters["weight"] = TableParameter(self._padding)
+        self._stand_in.requires_grad = state["_is_trained"]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "weight":
+            raise AttributeError("weight of an embedding is a copy of its table: use embedding.assign(values)")
+        super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
         """What repr() shows of the embedding."""
@@ -417,9 +543,7 @@ class EmbeddingBag(Embedding):
     Args:
         mode: "sum", "mean" or "max".
         include_last_offset: whether the last offset is the number of ids.
-        padding_idx: an id that bags do not contain, and whose row is never trained.
-        name, num_embeddings, embedding_dim, rule, deviation, seed, keyed, evict, ttl, admit, dtype, worker: as for
-            Embedding.
+        name, num_embeddings, embedding_dim, settings: as for Embedding. Bags do not contain the id `padding_idx`.
 
     Raises:
         ValueError: there is no such mode, or as for Embedding.
@@ -434,24 +558,11 @@ class EmbeddingBag(Embedding):
         *,
         mode: Literal["sum", "mean", "max"] = "mean",
         include_last_offset: bool = False,
-        rule: str = "rowwise_adagrad",
-        deviation: float = 0.01,
-        seed: int = 1,
-        padding_idx: Optional[int] = None,
-        keyed: bool = False,
-        evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
-        ttl: Optional[float] = None,
-        admit: int = 1,
-        dtype: torch.dtype = torch.float32,
-        worker: Optional[Worker] = None,
+        **settings: Any,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"mode='{mode}': choose sum, mean or max")
-        super().__init__(
-            name, num_embeddings, embedding_dim,
-            rule=rule, deviation=deviation, seed=seed, padding_idx=padding_idx,
-            keyed=keyed, evict=evict, ttl=ttl, admit=admit, dtype=dtype, worker=worker,
-        )  # fmt: skip
+        super().__init__(name, num_embeddings, embedding_dim, **settings)
         self._mode, self._include_last_offset = mode, include_last_offset
 
     def forward(
@@ -464,12 +575,12 @@ class EmbeddingBag(Embedding):
             offsets: the positions in `ids` at which the bags begin.
             per_sample_weights: factors of the rows, of the shape of `ids`. For the mode "sum" only.
         """
-        unique, places = torch.unique(ids, return_inverse=True)
+        unique, places = torch.unique(_as_tensor(ids), return_inverse=True)
         padding = None
         if self._padding is not None and bool((unique == self._padding).any()):
             padding = int((unique == self._padding).nonzero()[0])
         bags: torch.Tensor = torch.nn.functional.embedding_bag(
-            places, super().forward(unique), offsets, mode=self._mode, per_sample_weights=per_sample_weights,
+            places, super().forward(unique), None if offsets is None else _as_tensor(offsets), mode=self._mode, per_sample_weights=per_sample_weights,
             include_last_offset=self._include_last_offset, padding_idx=padding,
         )  # fmt: skip
         return bags

@@ -369,7 +369,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
                     self._gpu.close()
                 self._membership.close(has_failed=True)
                 self._enter(folder, is_state=True)
-            self._show_rows()
         self._take_groups(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -409,11 +408,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if self._is_made:
             raise Error("the groups of parameters are fixed from the start: Optimizer(model, params=[{...}, {...}])")
         super().add_param_group(param_group)
-
-    # The gradients of the rows of embeddings follow those of the last parameter.
-    def _show_rows(self) -> None:
-        for embedding in self._embeddings:
-            embedding.show_gradients(self.param_groups[-1]["params"])
 
     # Ends a step that has pushed. If Ctrl-C interrupted its wait, others may still read the gradients.
     def _settle(self) -> None:
