@@ -429,6 +429,9 @@ class Worker {
   // The user barrier: waits until every worker that has neither died nor left has called barrier(). The first one also
   // waits until as many workers have joined as the job starts with.
   //
+  // A call that threw while it waited has arrived at its barrier, which the others may pass. The next call ends that
+  // barrier.
+  //
   // Throws: Error with kTimedOut after step_timeout_seconds, kInvalidState within a PushGroup; JobFinished if the job
   // was ended; Interrupted.
   // Progress: blocks on other workers.

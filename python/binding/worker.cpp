@@ -211,7 +211,8 @@ void add_waits_and_reports(nb::class_<WorkerHandle>& type) {
           },
           R"(Waits until every worker that has neither died nor left has called barrier().
 
-The first one also waits until as many workers have joined as the job starts with.
+The first one also waits until as many workers have joined as the job starts with. A call that raised while it waited
+has arrived at its barrier, which the others may pass. The next call ends that barrier.
 
 Raises:
     Error: the job's `step_timeout` expired (TIMED_OUT).

@@ -30,6 +30,7 @@ namespace ps_shm {
 struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   shm::Directory directory{job};
   shm::Barrier user_barrier{job, rank, 1};
+  std::optional<std::uint64_t> arrived_in;                   // the round of a barrier() that threw
   std::unique_ptr<StepMode> mode;                            // from take_over() on
   std::vector<std::unique_ptr<VariableState>> variables;     // handles point to them
   std::unordered_map<std::uint32_t, VariableState*> states;  // the same, by the position of their first part

@@ -172,10 +172,12 @@ void Worker::barrier() {
   Impl& impl = owned();
   if (impl.options.guest) impl.refuse_guest("barrier()");
   if (impl.open_pushes != 0) throw Error("barrier() within a PushGroup: end the group first", ErrorCode::kInvalidState);
-  const std::uint64_t round = impl.user_barrier.round();
-  impl.user_barrier.arrive(round);
+  const std::uint64_t round = impl.arrived_in.value_or(impl.user_barrier.round());
+  if (!impl.arrived_in) impl.user_barrier.arrive(round);  // else the others have counted it
+  impl.arrived_in = round;
   impl.user_barrier.finish(
       round, [](const shm::Decision&) {}, BarrierWait(impl, impl.user_barrier, round, false));
+  impl.arrived_in.reset();
 }
 
 std::uint64_t Worker::global_step() const { return owned().job.steps_done(); }

@@ -1,6 +1,16 @@
 """Workers: declaring, rows, gradients, sync and free steps, joining. What the fields mean: tests/mutants/run.py."""
 
 MUTANTS = {
+    "barrier_arrives_again": {
+        "breaks": "A barrier() after one that threw arrives again.",
+        "rule": "barrier",
+        "tests": ['worker "after a barrier that threw*"'],
+        "file": "src/worker/worker.cpp",
+        "changes": [
+            ("  impl.arrived_in = round;\n",
+             ""),
+        ],
+    },
     "init_accumulator_last": {
         "breaks": "A variable is initialized before its accumulator.",
         "rule": "directory.D6",

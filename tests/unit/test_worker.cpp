@@ -375,6 +375,35 @@ TEST_CASE("a barrier gives up after its time-out and names the workers that it w
   CHECK(clock.passed_ns() <= 10 * kSecond + kSlice);
 }
 
+TEST_CASE("after a barrier that threw, the next call ends the barrier at which the worker has arrived") {
+  JobConfig config = settings(2);
+  config.step_timeout_seconds = 10;
+  const ManualClock clock(ManualClock::Sleeps::kPass);
+  Server server(config);
+  bool stop = false;
+  WorkerOptions given = options(config);
+  given.stop_requested = [&] { return stop; };
+  Worker first(given), second(options(config));
+  for (const bool is_interrupted : {false, true}) {
+    CAPTURE(is_interrupted);
+    const auto arrive = [&] {
+      stop = is_interrupted;
+      CHECK_THROWS_WITH_AS(first.barrier(), doctest::Contains(is_interrupted ? "interrupted" : "rank 1"), Error);
+      stop = false;
+    };
+    arrive();
+    second.barrier();  // before the second call
+    first.barrier();
+    arrive();
+    arrive();
+    second.barrier();  // behind the second call
+    first.barrier();
+    CHECK_THROWS_WITH_AS(second.barrier(), doctest::Contains("rank 0"), Error);  // both are at the same one
+    first.barrier();
+    second.barrier();
+  }
+}
+
 TEST_CASE("a second push in one sync step is added to the first") {
   const JobConfig config = settings(1, Mode::kSync);
   Server server(config);
