@@ -145,6 +145,16 @@ MUTANTS = {
              "    const std::uint64_t mine = make_decision(round + 1, epoch_bits(decision), rank_);"),
         ],
     },
+    "snapshot_bits_of_a_decision": {
+        "breaks": "An ordered snapshot point has the epoch bits of an old decision.",
+        "rule": "snapshot.C12",
+        "tests": ['barrier "barrier: while a step is applied*"'],
+        "file": "src/shm/steps/snapshot_point.cpp",
+        "changes": [
+            ("(kDecisionEpoch + 1) == taken ? 2 : 1)",
+             "(kDecisionEpoch + 1) == taken ? 1 : 1)"),
+        ],
+    },
     "barrier_holder_behind": {
         "breaks": "The owner of a rank is read after its state.",
         "rule": "barrier.A2",

@@ -5,6 +5,7 @@
 #include <optional>
 #include <stdexcept>
 
+#include "shm/steps/snapshot_point.hpp"
 #include "support/rounds.hpp"
 
 using namespace ps_shm;
@@ -348,6 +349,19 @@ TEST_CASE("barrier: the decision of a step for which a snapshotter has ordered i
   CHECK(decided_epoch(3) == 5);
   point.word.store_relaxed(make_snapshot_word(6, SnapshotState::kOpen));
   CHECK(decided_epoch(4) == 5);
+}
+
+TEST_CASE("barrier: while a step is applied, no ordered snapshot point is taken for made (snapshot.C12)") {
+  TestJob job;
+  Member a(job);
+  a.barrier.arrive(0);
+  REQUIRE(decide(a, 0).decided);  // and nobody applies it
+  SnapshotPointMaker maker(job.segments);
+  int made = 0;
+  for (const std::uint64_t step : {1'000'000, 0})  // still to come, and decided before the order
+    for (std::uint64_t order = 0; order < kDecisionEpoch + 2; ++order)
+      made += maker.before_step(step, [] { return true; }).has_value();
+  CHECK(made == 0);
 }
 
 TEST_CASE("barrier: a worker that was left out is waited for from the round for which it shows itself (barrier.B12)") {

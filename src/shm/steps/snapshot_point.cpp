@@ -164,11 +164,13 @@ std::uint64_t SnapshotPointMaker::advance_epoch() noexcept {
   point.since_ns.store_relaxed(now_ns());  // relaxed: diagnostic only
   fault_point(FaultPoint::kSnapshotReady);
   std::uint64_t word = point.word.load_acquire();  // (snapshot.C8)
-  while (!point.word.try_exchange_acq_rel(
-      word, make_snapshot_word(epoch_of(word) + 1, SnapshotState::kOpen))) {  // (snapshot.C8)
+  // (snapshot.C12) The bits of an old decision are no sign that an order was seen. relaxed: only orders change them
+  const std::uint64_t taken = epoch_bits(job_.barrier(0).decision.load_relaxed());
+  const auto next = [&] { return epoch_of(word) + ((epoch_of(word) + 1) % (kDecisionEpoch + 1) == taken ? 2 : 1); };
+  while (!point.word.try_exchange_acq_rel(word, make_snapshot_word(next(), SnapshotState::kOpen))) {  // (snapshot.C8)
   }
   fault_point(FaultPoint::kSnapshotBegun);
-  return epoch_of(word) + 1;
+  return next();
 }
 
 std::optional<SnapshotPoint> SnapshotPointMaker::before_step(std::uint64_t step, const std::function<bool()>& give_up) {
@@ -180,13 +182,13 @@ std::optional<SnapshotPoint> SnapshotPointMaker::before_step(std::uint64_t step,
   point.at_step.store_release(step + 1);  // (snapshot.C12) pairs with epoch_to_decide
   fault_point(FaultPoint::kSnapshotMoved);
   std::uint64_t decision = 0;
-  const auto is_made = [&] {
+  const auto is_decided = [&] {
     decision = job_.barrier(0).decision.load_acquire();  // (snapshot.C12) pairs with barrier.A4
-    return epoch_bits(decision) == (made.epoch & kDecisionEpoch);
+    return decided_rounds(decision) > step;
   };
-  while (!is_made() && decided_rounds(decision) <= step && !give_up()) sleep_ns(kLookNs);
+  while (!is_decided() && !give_up()) sleep_ns(kLookNs);
   point.at_step.store_relaxed(0);  // relaxed: a decider that still reads the order makes an image that nobody reads
-  if (is_made()) return made;
+  if (is_decided() && epoch_bits(decision) == (made.epoch & kDecisionEpoch)) return made;
   static_cast<void>(try_set_epoch(job_, made.epoch));  // the bits of the decision must not fall far behind the word
   return std::nullopt;
 }
