@@ -1,7 +1,11 @@
 """Inference engines that take a publication's generations: vLLM's interface, and notices over HTTP."""
+import contextlib
 import functools
 import http.server
 import json
+import os
+import signal
+import socket
 import threading
 import types
 
@@ -213,13 +217,17 @@ class Server:
 
     def __init__(self):
         server = self
-        self.calls, self.answers = [], {}
+        self.calls, self.answers, self.key, self.fails_once = [], {}, None, None
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def answer(self):
                 body = self.rfile.read(int(self.headers["Content-Length"] or 0))
                 server.calls.append((self.path, json.loads(body) if body else None))
                 code, text = server.answers.get(self.path.split("?")[0], (200, b"{}"))
+                if server.fails_once == self.path:
+                    server.fails_once, code, text = None, 400, b"a weight update is already active"
+                if server.key not in (None, self.headers["Authorization"]):
+                    code, text = 401, b"Unauthorized"
                 self.send_response(code)
                 self.end_headers()
                 self.wfile.write(text)
@@ -269,6 +277,104 @@ def test_an_engine_that_fails_is_named_and_all_of_them_go_on(servers):
     servers[0].close()
     with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[0].url}/"):
         ps_shm.engines.http.Engines([servers[0].url], timeout=5).init("weights")
+
+
+class Raw:
+    """A server that reads a request, calls `answer` with the connection, and closes it."""
+
+    def __init__(self, answer):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+        self.is_asked, self.is_over = threading.Event(), threading.Event()
+
+        def serve(connection):
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                self.is_asked.set()
+                answer(self, connection)
+
+        def accept():
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=serve, args=(self.socket.accept()[0],), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *given):
+        self.is_over.set()
+        self.socket.close()
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{}", b"220 mail.example.org ESMTP\r\n", b"",
+                                    b"HTTP/1.1 200 OK\r\n\r\n<html>", b"HTTP/1.1 200 OK\r\n\r\n[1]",
+                                    b"HTTP/1.1 200 OK\r\n\r\n\xff", b'HTTP/1.1 200 OK\r\n\r\n{"custom_weight_loader": ["%s"]}'
+                                    % ps_shm.engines.sglang.LOADER.encode()])
+def test_whatever_a_server_answers_ends_in_an_engine_error(answer):
+    with Raw(lambda server, connection: connection.sendall(answer)) as server:
+        engines = ps_shm.engines.http.Engines([server.url], kind="sglang", timeout=30)
+        with pytest.raises(ps_shm.engines.http.EngineError, match=server.url):
+            engines.init("weights")
+
+
+def test_the_timeout_of_a_request_holds_for_all_of_it():
+    def drip(server, connection):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(400):
+            connection.sendall(b" ")
+            if server.is_over.wait(0.05):
+                return
+
+    with Raw(drip) as server:
+        with pytest.raises(ps_shm.engines.http.EngineError, match="timed out") as raised:
+            ps_shm.engines.http.Engines([server.url], timeout=0.5).init("weights")
+    assert raised.value.answers == {server.url: "timed out"}
+
+
+def test_an_interrupted_update_waits_for_no_server_that_does_not_answer(monkeypatch):
+    monkeypatch.setattr(ps_shm.engines.http, "_INTERRUPTED_SECONDS", 0.2)
+    with Raw(lambda server, connection: server.is_over.wait(60)) as server:
+        def interrupt():
+            server.is_asked.wait(60)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            ps_shm.engines.http.Engines([server.url], timeout=3600).update(7)
+
+
+def test_requests_go_to_the_servers_themselves_with_the_headers_given(servers, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    servers[1].key = "Bearer secret"
+    urls = [one.url for one in servers]
+    with pytest.raises(ps_shm.engines.http.EngineError, match="401") as raised:
+        ps_shm.engines.http.Engines(urls).init("weights")
+    assert raised.value.answers[urls[0]] is None
+    assert raised.value.answers[urls[1]].startswith("401")
+    ps_shm.engines.http.Engines(urls, headers={"Authorization": "Bearer secret"}).init("weights")
+    with pytest.raises(ps_shm.engines.http.EngineError) as raised:
+        ps_shm.engines.http.Engines(urls, headers={"Authorization": "Bearer other"}).init("weights")
+    assert "Bearer" not in str(raised.value)
+
+
+@pytest.mark.parametrize("urls", ["http://127.0.0.1:8000", ["localhost"], ["localhost:8000"], ["http://"], ["http://a b:8000"],
+                                  ["ftp://127.0.0.1"], ["http://127.0.0.1:port"], ["http://user:key@127.0.0.1:8000"], [8000]])
+def test_an_address_that_is_none_is_refused_at_once(urls):
+    with pytest.raises(ValueError, match="address") as raised:
+        ps_shm.engines.http.Engines(urls)
+    assert "key" not in str(raised.value)
+
+
+def test_an_update_that_a_killed_trainer_has_left_is_ended_first(servers):
+    servers[1].fails_once = "/start_weight_update"
+    ps_shm.engines.http.Engines([one.url for one in servers]).update(7)
+    for one in servers:
+        assert [path for path, _ in one.calls] == [
+            "/pause?mode=keep", "/start_weight_update", "/finish_weight_update", "/start_weight_update", "/update_weights",
+            "/finish_weight_update", "/resume"]
 
 
 def sglang(servers, ranks):
