@@ -12,7 +12,7 @@ import torch
 
 import ps_shm
 import ps_shm.torch
-from ps_shm.torch import _publication, _registration
+from ps_shm.torch import _model, _publication, _registration
 from conftest import segments, wait_until
 
 
@@ -447,3 +447,42 @@ def test_a_tensor_can_be_filled_where_it_will_lie(job):
             address, row_bytes, rows = subscriber.memory
             assert 0 <= generation.torch("w").data_ptr() - address < row_bytes and rows == 34 and row_bytes == 4096
             del generation
+
+
+class Wrapped(torch.nn.Module):
+    """A layer under the name that a wrapper gives to it."""
+
+    def __init__(self, layer, name):
+        super().__init__()
+        self.add_module(name, layer)
+
+
+@pytest.mark.parametrize("wrap", ["checkpoint", "offload", "_fsdp_wrapped_module", "_orig_mod", "checkpoint of checkpoint"])
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_wrapped_modules_have_the_names_of_the_layers_in_them(job, wrap, is_whole):
+    from torch.distributed.algorithms._checkpoint import checkpoint_wrapper as wrappers
+
+    def wrapped(layer):
+        if wrap.startswith("_"):
+            return Wrapped(layer, wrap)
+        if wrap == "offload":
+            return wrappers.OffloadWrapper(layer) if hasattr(wrappers, "OffloadWrapper") else wrappers.checkpoint_wrapper(layer, offload_to_cpu=True)
+        layer = wrappers.checkpoint_wrapper(layer)
+        return wrappers.checkpoint_wrapper(layer) if wrap == "checkpoint of checkpoint" else layer
+
+    def model(wrapper):
+        layers = torch.nn.Sequential(wrapper(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))), torch.nn.Linear(2, 1))
+        return wrapper(layers) if is_whole else layers
+
+    train, infer = model(wrapped), model(lambda layer: layer)
+    if not wrap.startswith("_"):
+        assert set(_model.state(train)) == set(train.state_dict()), "as PyTorch names them"
+    assert set(_model.state(train)) == set(infer.state_dict())
+    assert set(_model.parameters(train)) == {name for name, _ in infer.named_parameters()}
+    assert {place.name for place in _model.buffer_places(train)} == {name for name, _ in infer.named_buffers()}
+    assert {name for group in _model.groups(train, train.parameters()) for name in group.parameters} == set(_model.parameters(infer))
+    with ps_shm.torch.Publisher(job, train) as publisher, ps_shm.torch.Subscriber(job, infer) as subscriber:
+        publisher.publish(1)
+        assert subscriber.update() == 1
+    for name, tensor in _model.state(train).items():
+        assert torch.equal(tensor, infer.state_dict()[name]), name

@@ -1,6 +1,6 @@
 """The tensors of a model, by their names in its state_dict()."""
 
-from typing import Any, Collection, Iterable, NamedTuple, Optional
+from typing import Any, Collection, Iterable, Iterator, NamedTuple, Optional
 
 import torch
 
@@ -39,6 +39,25 @@ def own(model: torch.nn.Module) -> torch.nn.Module:
     return inner if isinstance(inner, torch.nn.Module) else model
 
 
+# Modules that hold another one under such a name: activation checkpointing and offloading, FSDP, torch.compile. The first
+# two take it out of the names of state_dict(); a layer that is compiled by itself is still the same layer.
+_WRAPPERS = frozenset(("_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_orig_mod"))
+
+
+def plain_name(name: str) -> str:
+    """Returns the name of a module or tensor as if no module were wrapped."""
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def named_parameters(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """Yields the parameters with their plain names, each once."""
+    return ((plain_name(name), p) for name, p in model.named_parameters())
+
+
+def _named_modules(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    return ((plain_name(name), module) for name, module in model.named_modules())
+
+
 def is_on_gpu(p: torch.Tensor) -> bool:
     return p.device.type == "cuda"
 
@@ -56,10 +75,10 @@ def parameters(
     `only`: the names of those that may be trained; None: all. Those without elements are left out. Raises TypeError if a
     parameter is not on the CPU (or, if allowed, one GPU) or none of TRAINED, or if there are none.
     """
-    for name, p in model.named_parameters():
+    for name, p in named_parameters(model):
         if torch.nn.parameter.is_lazy(p):
             raise TypeError(f"parameter '{name}' is of a lazy module and has no shape yet: run a batch through the model first")
-    found = {name: p for name, p in model.named_parameters() if p.requires_grad and p.numel() != 0}
+    found = {name: p for name, p in named_parameters(model) if p.requires_grad and p.numel() != 0}
     if only is not None:
         found = {name: p for name, p in found.items() if name in only}
     if not found:
@@ -90,8 +109,8 @@ class Group(NamedTuple):
 def groups(model: torch.nn.Module, params: Optional[Iterable[Any]]) -> list[Group]:
     """Returns the groups in `params`, which has the form that the optimizers of PyTorch take. None: all in one group."""
     if params is None:
-        return [Group(dict(model.named_parameters()))]
-    names = {id(p): name for name, p in model.named_parameters()}
+        return [Group(dict(named_parameters(model)))]
+    names = {id(p): name for name, p in named_parameters(model)}
     found = []
     given: list[Any] = list(params)
     each: list[dict[str, Any]] = given if given and isinstance(given[0], dict) else [{"params": given}]
@@ -240,7 +259,7 @@ def buffer_places(model: torch.nn.Module) -> list[BufferPlace]:
     ours = {name for name, t in state(model).items() if not isinstance(t, torch.nn.Parameter)}
     return [
         BufferPlace(full, module, name)
-        for prefix, module in model.named_modules()
+        for prefix, module in _named_modules(model)
         for name in module._buffers
         if (full := f"{prefix}.{name}" if prefix else name) in ours
     ]
@@ -252,7 +271,7 @@ def state(model: torch.nn.Module) -> Tensors:
     It does not call state_dict(), which copies the tables of Embedding modules.
     """
     found, seen = {}, set()
-    for prefix, module in model.named_modules():
+    for prefix, module in _named_modules(model):
         kept = {n: b for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set}
         for name, tensor in (*module._parameters.items(), *kept.items()):
             if tensor is not None and id(tensor) not in seen and not isinstance(tensor, TableParameter):
