@@ -125,9 +125,10 @@ TableInfo describe(const TableView& table) {
 TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most) {
   constexpr std::size_t kMostFaults = 10, kHottest = 10;
   TableRows found;
-  std::vector<bool> lives(job.ranks());
-  for (std::uint32_t rank = 0; rank < job.ranks(); ++rank) lives[rank] = job.is_alive(rank);
-  found.has_living_workers = std::find(lives.begin(), lives.end(), true) != lives.end();
+  std::vector<std::uint64_t> owners(job.ranks());  // 0: nobody alive
+  for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
+    if (job.is_alive(rank)) owners[rank] = job.worker(rank).holders.load_acquire();  // (ranks.J4)
+  found.has_living_workers = std::any_of(owners.begin(), owners.end(), [](std::uint64_t owner) { return owner != 0; });
   std::uint64_t in_use = 0;
   for (const TablePartView& part : table) in_use += rows_in_use(part);
   // Odd, so that the buckets are not all of those that a small table had already.
@@ -152,9 +153,10 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
     std::set<std::uint64_t> pinned;
     const std::uint32_t threads = job.lanes() / job.ranks();
     for (std::uint32_t lane = 0; lane < part.checked->lanes; ++lane)
-      if (lives[lane / threads])
-        for (const auto& pin : lanes_of(part)[lane].pins)
-          if (const std::uint64_t row = pin.load_acquire(); row != 0) pinned.insert(row);  // (table.E3)
+      for (const auto& pin : lanes_of(part)[lane].pins)
+        if (const std::uint64_t found_pin = pin.load_acquire();  // (table.E3)
+            found_pin != 0 && shm::owner_of_pin(found_pin) == owners[lane / threads])
+          pinned.insert(shm::row_of_pin(found_pin));
     found.pinned += pinned.size();
   }
   std::stable_sort(found.hottest.begin(), found.hottest.end(),

@@ -96,15 +96,16 @@ TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& step
   rounding = update::rounding_seed(core.config.seed, spec.name);
   const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
                             update::traits_of(rule).has_row_state()};
-  const auto is_alive = [&worker](std::uint32_t lane) {
+  const auto owner_of = [&worker](std::uint32_t lane) -> std::uint32_t {
     const std::uint32_t rank = lane / worker.config.threads;
-    return rank == worker.rank || worker.job.is_alive(rank);  // locks.L1: never queries its own byte
+    if (rank != worker.rank && !worker.job.is_alive(rank)) return 0;  // locks.L1: never queries its own byte
+    return static_cast<std::uint32_t>(worker.job.worker(rank).holders.load_acquire());  // (ranks.J4) behind that
   };
   if (core.config.restore.empty() || shm::has_table(core.job, spec.name)) {
-    parts = shm::open_table(core.job, form, is_alive);
+    parts = shm::open_table(core.job, form, owner_of);
   } else {
     const LoaderTurn turn(core);  // so that no two workers fill the same table
-    parts = shm::open_table(core.job, form, is_alive, [&](shm::TablePart& part) { restore(part, begun_with()); });
+    parts = shm::open_table(core.job, form, owner_of, [&](shm::TablePart& part) { restore(part, begun_with()); });
   }
   version_tag = shm::mixed(core.job.instance() + parts.front()->segment().header().number) & 0xffffffff;
   for (const auto& part : parts)

@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -354,24 +355,30 @@ TEST_CASE(
 TEST_CASE(
     "table moments: what a dead worker has pinned can be evicted, and what it was making is free, though its rank and "
     "its notes' rows are used again (table.P0, table.I7)") {
-  TableSpec spec = spec_of(64, 2);
-  TableJob job(spec, row_config(UpdateRule::kAdd));
+  TableSpec spec = spec_of(10'000, 2);
+  JobConfig config = row_config(UpdateRule::kAdd);
+  config.threads = 4;
+  TableJob job(spec, config);
   constexpr std::uint32_t kRank = 5;
-  const auto options = [&] {
-    WorkerOptions wanted = quiet_options(job.config);
+  const auto options = [&](std::uint32_t threads = 1) {
+    WorkerOptions wanted = quiet_options(job.config, threads);
     wanted.rank = kRank;
     return wanted;
   };
-  const auto die = [&](shm::FaultPoint where, const std::function<void(Table&)>& body) {
+  // Dies when so many threads are there.
+  const auto die = [&](shm::FaultPoint where, const std::function<void(Table&)>& body, int threads = 1) {
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-      Worker worker(options());
+      Worker worker(options(std::uint32_t(threads)));
       Table table = worker.table(spec);
       static shm::FaultPoint point;
-      point = where;
+      static std::atomic<int> left;
+      point = where, left = threads;
       shm::g_fault_hooks.reached = [](shm::FaultPoint reached) {
-        if (reached == point) raise(SIGKILL);
+        if (reached != point) return;
+        if (--left == 0) raise(SIGKILL);
+        for (;;) pause();
       };
       body(table);
       _exit(0);
@@ -396,6 +403,28 @@ TEST_CASE(
     static_cast<void>(successor.table(spec));  // begins with the lane
     job.table.expire();
     TableNow(job.config.job, 0).check_complete();
+  }
+  // A successor with fewer threads, or one that does not open the table, does not clear what the dead have left.
+  SUBCASE("pins of several threads") {
+    for (const bool opens : {true, false}) {
+      const Keys many = some_keys(8192, 2);
+      job.push(many, 1.0F);
+      die(shm::FaultPoint::kRowPinned, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
+      Worker successor(options());
+      if (opens) static_cast<void>(successor.table(spec));
+      CHECK(job.table.evict(many) == many.size());
+    }
+  }
+  SUBCASE("notes of several threads") {
+    for (const bool opens : {true, false}) {
+      const Keys many = some_keys(8192, 2);
+      die(shm::FaultPoint::kRowClaimed, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
+      CHECK(TableNow(job.config.job, 0).census.claimed == 4);
+      Worker successor(options());
+      if (opens) static_cast<void>(successor.table(spec));
+      job.table.expire();
+      TableNow(job.config.job, 0).check_complete();
+    }
   }
   SUBCASE("the row that a living worker has made last") {
     die(shm::FaultPoint::kRowReady, [&](Table& table) {

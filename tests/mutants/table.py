@@ -37,7 +37,7 @@ MUTANTS = {
         "tests": ["table_matrix"],
         "file": "src/shm/table/table_hand.cpp",
         "changes": [
-            ("lanes_[owner - 1].inserting.load_acquire() == at + 1 &&", "lanes_[owner - 1].inserting.load_acquire() == 0 &&"),
+            ("has_noted(static_cast<std::uint32_t>(owner - 1), at);", "has_noted(static_cast<std::uint32_t>(owner - 1), at) && owner == 0;"),
         ],
     },
     "table_pins_ignored": {
@@ -46,7 +46,7 @@ MUTANTS = {
         "tests": ["table_matrix"],
         "file": "src/shm/table/table_hand.cpp",
         "changes": [
-            ("return pin.first == one.row && is_alive_(pin.second); });", "return pin.first == one.row && pin.second == ~0U; });"),
+            ("      return row_of_pin(pin.first) == one.row &&", "      return row_of_pin(pin.first) == one.row && pin.second == ~0U &&"),
         ],
     },
     "table_path_not_looked_at": {
@@ -96,7 +96,7 @@ MUTANTS = {
         "tests": ["interleavings"],
         "file": "src/shm/table/table_dump.cpp",
         "changes": [
-            ("        raise(row(pinned - 1).changed, dump);", "        static_cast<void>(row(pinned - 1).changed);"),
+            ("        raise(row(pinned).changed, dump);", "        static_cast<void>(row(pinned).changed);"),
         ],
     },
     "table_change_not_noted": {
@@ -347,9 +347,9 @@ MUTANTS = {
         "tests": ['interleavings "table moments: whatever another worker*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("      lane.shared->inserting.store_release(std::uint64_t{number} + 1);  // (table.I1) before the claim\n", ""),
+            ("      lane.shared->inserting.store_release(make_pin(lane.owner, number));  // (table.I1) before the claim\n", ""),
             ("      fault_point(FaultPoint::kRowClaimed);\n",
-             "      fault_point(FaultPoint::kRowClaimed);\n      lane.shared->inserting.store_release(std::uint64_t{number} + 1);\n"),
+             "      fault_point(FaultPoint::kRowClaimed);\n      lane.shared->inserting.store_release(make_pin(lane.owner, number));\n"),
         ],
     },
     "table_new_row_leads_nowhere": {
@@ -408,6 +408,7 @@ MUTANTS = {
         "breaks": "The next owner of a rank begins with the pins of the one before it.",
         "rule": "table.P0",
         "tests": ['interleavings "table moments: what a dead worker*"'],
+        "survives": "what has the number of an earlier owner does not count; cleared, dumps do not take its rows again",
         "file": "src/shm/table/table_part.cpp",
         "changes": [
             ("  for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_release(0);  // (table.P0) pairs with table.D2\n", ""),
@@ -417,6 +418,7 @@ MUTANTS = {
         "breaks": "The next owner of a rank begins with the note of the one before it.",
         "rule": "table.P0",
         "tests": ['interleavings "table moments: what a dead worker*"'],
+        "survives": "what has the number of an earlier owner does not count, and the next note overwrites it",
         "file": "src/shm/table/table_part.cpp",
         "changes": [
             ("  lane.shared->inserting.store_release(0);  // (table.P0)\n", ""),
@@ -438,8 +440,8 @@ MUTANTS = {
         "tests": ['interleavings "table moments: whatever another worker*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("    pins[i].store_release(found[i] ? *found[i] + 1 : 0);", "    if (!found[i]) pins[i].store_release(0);"),
-            ("    raise(row(*found[i]).changed,", "    pins[i].store_release(*found[i] + 1);\n    raise(row(*found[i]).changed,"),
+            ("    pins[i].store_release(found[i] ? make_pin(lane.owner, *found[i]) : 0);", "    if (!found[i]) pins[i].store_release(0);"),
+            ("    raise(row(*found[i]).changed,", "    pins[i].store_release(make_pin(lane.owner, *found[i]));\n    raise(row(*found[i]).changed,"),
         ],
     },
     "table_push_without_fence": {
@@ -584,5 +586,19 @@ MUTANTS = {
         "tests": ['table_part "table part: more than*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [("((std::uint64_t{1} << shm_.bits.hint()) - 1)", "((std::uint32_t{1} << shm_.bits.hint()) - 1)")],
+    },
+    "table_pins_of_any_owner": {
+        "breaks": "What a dead owner of a rank has pinned counts as pinned by the next one.",
+        "rule": "table.E3",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("owner_of_pin(pin.first) == owner_of_(pin.second);", "owner_of_(pin.second) != 0;")],
+    },
+    "table_notes_of_any_owner": {
+        "breaks": "What a dead owner of a rank has noted counts as noted by the next one.",
+        "rule": "table.E1",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("owner_of_pin(note) == owner_of_(lane);", "owner_of_(lane) != 0;")],
     },
 }

@@ -20,7 +20,7 @@ namespace {
 class Part : shm::RowMaker {
  public:
   explicit Part(const TableSpec& spec) {
-    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [](std::uint32_t) { return true; });
+    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [](std::uint32_t) { return 1U; });
     part_ = std::move(parts.front());
     lane_ = part_->begin(0);
     lane_.random = 1;

@@ -50,7 +50,7 @@ class TableScene : public WeakScene, RowMaker {
   explicit TableScene(Dumps dumps = Dumps::kNone) {
     const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64};
     auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false},
-                            [this](std::uint32_t lane) { return explorer.is_held(kBytes + lane).value_or(true); });
+                            [this](std::uint32_t lane) { return explorer.is_held(kBytes + lane).value_or(true) ? 1U : 0U; });
     part_ = std::move(parts.front());
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) lanes_[lane] = part_->begin(lane);
     push(kLanes - 1, 0);

@@ -101,10 +101,15 @@ enum class TableCounter : std::uint32_t {
 };
 inline constexpr std::uint32_t kTableCounters = static_cast<std::uint32_t>(TableCounter::kCount_);
 
+// A pin or a note: {owner : 32, row + 1 : 32}, with the number of the rank's owner that wrote it (ranks.J1). 0: none.
+constexpr std::uint64_t make_pin(std::uint64_t owner, std::uint64_t row) noexcept { return owner << 32 | (row + 1); }
+constexpr std::uint64_t owner_of_pin(std::uint64_t pin) noexcept { return pin >> 32; }
+constexpr std::uint64_t row_of_pin(std::uint64_t pin) noexcept { return (pin & 0xffffffff) - 1; }
+
 // What a lane (a rank's thread) is working on. Only its owner writes it.
 struct alignas(kWriterLine) TableLaneShm {
-  AtomicShm<std::uint64_t> pins[kPins];               // row + 1 (table.P1); 0: none
-  AtomicShm<std::uint64_t> inserting;                 // row + 1 (table.I1); 0: none
+  AtomicShm<std::uint64_t> pins[kPins];               // make_pin() (table.P1)
+  AtomicShm<std::uint64_t> inserting;                 // make_pin() (table.I1)
   AtomicShm<std::uint64_t> counters[kTableCounters];  // diagnostic only
   AtomicShm<std::uint64_t> listed;                    // evictions that it has listed (table.L1)
   AtomicShm<std::uint32_t> lost;                      // those of this dump epoch, and of earlier ones, may be missing

@@ -109,8 +109,8 @@ bool TablePart::begin_dump(TableLane& lane, std::uint32_t dump, std::uint32_t si
   const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
   for (std::uint32_t one = 0; one < lanes; ++one)
     for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
-      if (const std::uint64_t pinned = pin.load_acquire(); pinned != 0 && pinned <= rows_used())  // (table.D2)
-        raise(row(pinned - 1).changed, dump);                                                     // (table.D2)
+      if (const std::uint64_t pinned = row_of_pin(pin.load_acquire()); pinned < rows_used())  // (table.D2)
+        raise(row(pinned).changed, dump);                                                     // (table.D2)
   if (since == 0) return true;
   const std::size_t before = evicted.size();
   for (std::uint32_t one = 0; one < lanes; ++one)

@@ -33,11 +33,17 @@ void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
   if (now != before) there.used.store_relaxed(now);
 }
 
+// (table.E1) Whether the lane's living owner has noted the row.
+bool TablePart::has_noted(std::uint32_t lane, std::uint64_t number) const {
+  const std::uint64_t note = lanes_[lane].inserting.load_acquire();  // (table.E1)
+  return row_of_pin(note) == number && owner_of_pin(note) == owner_of_(lane);
+}
+
 // (table.E1) Whether a living lane is making this row.
 bool TablePart::is_being_made(std::uint64_t number) const {
   const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
   for (std::uint32_t lane = 0; lane < lanes; ++lane)
-    if (lanes_[lane].inserting.load_acquire() == number + 1 && is_alive_(lane)) return true;  // (table.E1)
+    if (has_noted(lane, number)) return true;
   return false;
 }
 
@@ -72,14 +78,15 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
   const std::uint32_t lanes = std::min(shm_.lanes_used.load_acquire(), shm_.lanes);  // (table.P0)
   for (std::uint32_t one = 0; one < lanes; ++one)
     for (const AtomicShm<std::uint64_t>& pin : lanes_[one].pins)
-      if (const std::uint64_t row = pin.load_acquire(); row != 0)  // (table.E3) pairs with table.P5
-        lane.pinned.emplace_back(row - 1, one);
+      if (const std::uint64_t pinned = pin.load_acquire(); pinned != 0)  // (table.E3) pairs with table.P5
+        lane.pinned.emplace_back(pinned, one);
   std::uint64_t evicted = 0;
   for (const TableLane::Sealed& one : lane.sealed) {
     TableRowShm& there = row(one.row);
     std::uint64_t word = one.word;
-    const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(),
-                                       [&](const auto& pin) { return pin.first == one.row && is_alive_(pin.second); });
+    const bool is_pinned = std::any_of(lane.pinned.begin(), lane.pinned.end(), [&](const auto& pin) {
+      return row_of_pin(pin.first) == one.row && owner_of_pin(pin.first) == owner_of_(pin.second);
+    });
     if (is_pinned) {
       static_cast<void>(  // (table.E4) a failure is a rescue
           there.word.try_exchange_acq_rel(word, next_word(word, RowState::kLive, reference_of(word))));
@@ -124,9 +131,8 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
     switch (state_of(word)) {
       case RowState::kFree: {
         const std::uint64_t owner = reference_of(word);
-        const bool is_made = owner != 0 && owner <= shm_.lanes &&
-                             lanes_[owner - 1].inserting.load_acquire() == at + 1 &&  // (table.E1)
-                             is_alive_(static_cast<std::uint32_t>(owner - 1));
+        const bool is_made =
+            owner != 0 && owner <= shm_.lanes && has_noted(static_cast<std::uint32_t>(owner - 1), at);
         if (is_made) break;
         if (owner == 0)
           lane.free_rows.push_back(static_cast<std::uint32_t>(at));

@@ -32,7 +32,7 @@ constexpr bool may_be_linked(std::uint64_t word) noexcept {
 
 }  // namespace
 
-TablePart::TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_alive)
+TablePart::TablePart(Segment&& segment, std::function<std::uint32_t(std::uint32_t)> owner_of)
     : segment_(std::move(segment)),
       shm_(*reinterpret_cast<TableShm*>(segment_.data() + kTableOffset)),
       lanes_(reinterpret_cast<TableLaneShm*>(segment_.data() + kLanesOffset)),
@@ -40,7 +40,7 @@ TablePart::TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_al
       buckets_(reinterpret_cast<AtomicShm<std::uint64_t>*>(segment_.data() + shm_.buckets_offset)),
       rows_(segment_.data() + shm_.rows_offset),
       row_bytes_(shm_.row_bytes),
-      is_alive_(std::move(is_alive)) {}
+      owner_of_(std::move(owner_of)) {}
 
 void TablePart::fail_damaged_list(std::uint64_t reference) const {
   fail_damaged(segment_.name(),
@@ -51,6 +51,7 @@ TableLane TablePart::begin(std::uint32_t number) {
   TableLane lane;
   lane.shared = &lanes_[number];
   lane.number = number;
+  lane.owner = owner_of_(number);
   lane.random = mixed(now_ns() + number);
   lane.new_row.assign(shm_.row_floats, 0.0F);
   // (table.P0) What a dead owner of the lane has left ends here, behind its data. Evictors look at the lane from now on.
@@ -333,7 +334,7 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
     while (!lane.free_rows.empty()) {
       const std::uint32_t number = lane.free_rows.back();
       lane.free_rows.pop_back();
-      lane.shared->inserting.store_release(std::uint64_t{number} + 1);  // (table.I1) before the claim
+      lane.shared->inserting.store_release(make_pin(lane.owner, number));  // (table.I1) before the claim
       fault_point(FaultPoint::kRowNoted);
       std::uint64_t word = row(number).word.load_acquire();  // (table.I2)
       if (state_of(word) != RowState::kFree || reference_of(word) != 0) continue;
@@ -454,7 +455,8 @@ void TablePart::pin(TableLane& lane, const Batch& batch, const RowMaker& maker, 
   note_time(lane);
   const auto find_and_pin = [&](std::size_t i) {
     found[i] = find_or_make(lane, batch, i, maker, admits_all);
-    pins[i].store_release(found[i] ? *found[i] + 1 : 0);  // (table.P1) also ends the pin before, behind its data
+    // Also ends the pin before, behind its data.
+    pins[i].store_release(found[i] ? make_pin(lane.owner, *found[i]) : 0);  // (table.P1)
     fault_point(FaultPoint::kRowPinned);
   };
   for (std::size_t i = 0; i < batch.keys.size(); ++i) find_and_pin(i);

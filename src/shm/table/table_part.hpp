@@ -38,6 +38,7 @@ class RowMaker {
 struct TableLane {
   TableLaneShm* shared = nullptr;
   std::uint32_t number = 0;
+  std::uint32_t owner = 0;               // its number, which its pins and its note have
   std::vector<std::uint32_t> free_rows;  // that may be free: others may take them
   bool is_guest = false;                 // what it changes counts as no use of a row, and it evicts none to make room
   std::uint64_t random = 0;
@@ -57,7 +58,7 @@ struct TableLane {
   };
   std::vector<Sealed> sealed;                                   // to be evicted together
   std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
-  std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {row, lane}
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {pin, lane}
 };
 
 // (table.P4, table.D1, table.D2) Makes the word `least`, unless it is more.
@@ -78,8 +79,8 @@ class TablePart {
     std::uint32_t open;                     // bit i: follow() is not at the key's row yet
   };
 
-  // Requires: the segment is a table's, checked. is_alive: whether the owner of a lane is alive.
-  TablePart(Segment&& segment, std::function<bool(std::uint32_t)> is_alive);
+  // Requires: the segment is a table's, checked. owner_of: the number of a lane's living owner; 0: it has none.
+  TablePart(Segment&& segment, std::function<std::uint32_t(std::uint32_t)> owner_of);
 
   const TableShm& record() const noexcept { return shm_; }
   Segment& segment() noexcept { return segment_; }
@@ -223,6 +224,7 @@ class TablePart {
   bool is_admitted(TableLane& lane, std::uint64_t order) noexcept;
   void touch(TableLane& lane, TableRowShm& there) const noexcept;
   void note_time(TableLane& lane) const noexcept;
+  bool has_noted(std::uint32_t lane, std::uint64_t number) const;
   bool is_being_made(std::uint64_t number) const;
   void make_room(TableLane& lane, bool may_evict);
   std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
@@ -244,7 +246,7 @@ class TablePart {
   AtomicShm<std::uint64_t>* buckets_;
   std::byte* rows_;
   std::uint64_t row_bytes_;
-  std::function<bool(std::uint32_t)> is_alive_;
+  std::function<std::uint32_t(std::uint32_t)> owner_of_;
 };
 
 }  // namespace ps_shm::shm

@@ -67,7 +67,8 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
 constexpr std::size_t kDescribed = offsetof(TableShm, bits);  // bytes that say what a table is
 
 Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t number,
-             const std::function<bool(std::uint32_t)>& is_alive, const std::function<void(TablePart&)>& fill) {
+             const std::function<std::uint32_t(std::uint32_t)>& lane_owner,
+             const std::function<void(TablePart&)>& fill) {
   Segment segment = Segment::create(SegmentKind::kTable, number, job.job(), job.instance(), wanted.evicted_offset,
                                     wanted.bytes, job.control().sharing());
   fault_point(FaultPoint::kTableMade);
@@ -85,7 +86,7 @@ Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t numbe
   first->store_relaxed(next_word(0, RowState::kLive, kEndOfList));
   fault_point(FaultPoint::kTableFilled);
   if (fill) {
-    TablePart part(std::move(segment), is_alive);
+    TablePart part(std::move(segment), lane_owner);
     fill(part);
     segment = std::move(part.segment());
   }
@@ -96,13 +97,13 @@ Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t numbe
 // The part, made if it is not there. `is_found`: whether it was. Nothing: a segment of another job has been removed, or
 // another process has made it meanwhile: try again.
 std::optional<Segment> open_or_make(const JobSegments& job, const TableShm& wanted, std::uint32_t table,
-                                    const std::function<bool(std::uint32_t)>& is_alive,
+                                    const std::function<std::uint32_t(std::uint32_t)>& lane_owner,
                                     const std::function<void(TablePart&)>& fill) {
   const std::string name = table_name(job.job(), table, wanted.part);
   Segment segment;
   const AttachOutcome found = segment.open(name, Access::kReadWrite, job.trust());
   if (found == AttachOutcome::kAbsent) {
-    segment = make(job, wanted, number_of(table, wanted.part), is_alive, fill);
+    segment = make(job, wanted, number_of(table, wanted.part), lane_owner, fill);
     fault_point(FaultPoint::kTablePublished);
     if (!segment.link(name)) return std::nullopt;
     fault_point(FaultPoint::kTableNamed);
@@ -174,14 +175,14 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
 }
 
 std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const TableForm& form,
-                                                   const std::function<bool(std::uint32_t)>& is_alive,
+                                                   const std::function<std::uint32_t(std::uint32_t)>& lane_owner,
                                                    const std::function<void(TablePart&)>& fill) {
   const std::uint32_t parts = parts_of_tables(job.config());
   std::vector<std::unique_ptr<TablePart>> opened;
   for (std::uint32_t table = 0; table < kMaxTables;) {
     TableShm wanted = {};
     describe(wanted, job, form, static_cast<std::uint32_t>(opened.size()), parts);
-    std::optional<Segment> segment = open_or_make(job, wanted, table, is_alive, fill);
+    std::optional<Segment> segment = open_or_make(job, wanted, table, lane_owner, fill);
     if (!segment) continue;
     const TableShm& there = table_record(*segment);
     if (text_of(there.name) != form.spec.name) {  // only part 0 of another table
@@ -189,7 +190,7 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
       continue;
     }
     check_agreement(there, wanted);
-    opened.push_back(std::make_unique<TablePart>(std::move(*segment), is_alive));
+    opened.push_back(std::make_unique<TablePart>(std::move(*segment), lane_owner));
     if (opened.size() == parts) return opened;
   }
   throw Error(fmt::format("job '{}' cannot have more than {} tables", job.job(), kMaxTables), ErrorCode::kExhausted);

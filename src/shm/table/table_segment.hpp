@@ -24,7 +24,7 @@ struct TableForm {
 // another form, kExhausted if the job has too many tables, kNoSpace, kDamaged. `fill` is called for each part that is made,
 // before anybody else can see it.
 std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const TableForm& form,
-                                                   const std::function<bool(std::uint32_t)>& is_alive,
+                                                   const std::function<std::uint32_t(std::uint32_t)>& lane_owner,
                                                    const std::function<void(TablePart&)>& fill = {});
 
 // Whether the job has a table of that name, with all of its parts.
