@@ -232,8 +232,18 @@ MUTANTS = {
         "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps"],
         "file": "tools/launch_shm/launch.cpp",
         "changes": [
-            ("  wants_ps_ = has_work && may_follow(ps(), has_served);",
-             "  wants_ps_ = false && has_work && may_follow(ps(), has_served);"),
+            ("  wants_ps_ = has_work && may_follow(ps(), serves(ps()));",
+             "  wants_ps_ = false && has_work && may_follow(ps(), serves(ps()));"),
+        ],
+    },
+    "launch_ps_dead_with_a_worker": {
+        "breaks": "A ps that dies after a worker, or with one, is not replaced.",
+        "rule": "launch",
+        "tests": ["process_survival DeadServers.test_launch_restarts_a_dead_ps_though_a_worker_is_dead"],
+        "file": "tools/launch_shm/launch.cpp",
+        "changes": [
+            ("  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !is_ending();",
+             "  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_ && !is_ending();"),
         ],
     },
     "launch_replaces_for_ever": {

@@ -148,6 +148,41 @@ class DeadServers(Survival):
         self.assertIn("takes it over", err)
         self.assertGreaterEqual(json.loads(out)["steps"], support.GATED_STEPS["async"])
 
+    def test_launch_restarts_a_dead_ps_though_a_worker_is_dead(self):
+        for order in ("worker, ps", "ps, worker"):
+            with self.subTest(order), tempfile.TemporaryDirectory() as folder:
+                job = f"{self.job}-{order[0]}"
+                launcher, gate = self.start_gated("--json", "--checkpoint-dir", folder, "--publish", job, job=job)
+                pids = {"worker": support.wait_training(job, 3)[1]["pid"], "ps": running_job(job)["ps_pid"]}
+                for victim in order.split(", "):
+                    os.kill(pids[victim], signal.SIGKILL)
+                support.wait_until(lambda: running_job(job)["servers"] == 2, "another ps serves")
+                reader = support.Peer(self, "read", job)  # it keeps the publication
+                gate.open()
+                code, out, err = support.finish(launcher)
+                self.assertEqual(code, 1, err)
+                steps = json.loads(out)["steps"]
+                self.assertRegex(err, rf"the newest checkpoint is \S*/step-{steps}; with more --steps, the same command goes on")
+                (publication,) = inspect("publications", "--publication", job)["publications"]
+                self.assertEqual((publication["state"], publication["step"]), ("ended", steps))
+                self.assertEqual(reader.end(), 0)
+
+    def test_a_launch_without_its_last_checkpoint_names_the_step_of_the_newest_and_the_last_one(self):
+        with tempfile.TemporaryDirectory() as folder:
+            launcher, gate = self.start_gated("--checkpoint-dir", folder, "--checkpoint-every", "20steps")
+            workers = [worker["pid"] for worker in support.wait_training(self.job, 3)]
+            support.wait_until(lambda: list(pathlib.Path(folder).glob("*/*.json")), "there is a checkpoint")
+            ps = running_job(self.job)["ps_pid"]
+            support.stop(ps)
+            gate.open()
+            support.wait_until(lambda: not any(map(support.is_running, workers)), "the workers have ended")
+            os.kill(ps, signal.SIGKILL)
+            code, _, err = support.finish(launcher)
+        self.assertEqual(code, 1, err)
+        told = re.search(r"the newest checkpoint is \S+, of step (\d+), and the job ended at step (\d+); the same command "
+                         r"goes on from step \1$", err, re.M)
+        self.assertTrue(told and int(told[1]) < support.GATED_STEPS["async"] <= int(told[2]), err)
+
     def test_launch_restarts_dead_workers_when_asked_to(self):
         for mode in ("async", "sync"):
             with self.subTest(mode):

@@ -170,12 +170,16 @@ bool Launch::is_ps(const Child& child) const {
   return std::any_of(servers_.begin(), servers_.end(), [&](const Child& one) { return &one == &child; });
 }
 
-// Starts a replacement for a dead ps.
+// Starts a replacement for a dead ps, also if a worker has failed: the others still need checkpoints and publications.
 void Launch::keep_ps() {
-  if (!wants_ps_ || has_failed_ || stop_requests() != 0 || now_seconds() < restart_at_) return;
+  if (!wants_ps_ || is_ending() || now_seconds() < restart_at_) return;
   wants_ps_ = false;
   servers_.emplace_back("ps", "ps_shm", ps_arguments(adopting(settings_.ps)));
 }
+
+bool Launch::serves(const Child& ps) const { return view_->info().ps_pid == static_cast<std::uint32_t>(ps.pid()); }
+
+bool Launch::is_ending() const { return give_up_at_ != 0.0 || stop_requests() != 0; }
 
 bool Launch::is_any_worker_running() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Member& m) { return !m.child.has_ended(); });
@@ -312,9 +316,8 @@ void Launch::note_ends() {
     if (is_news(bridge)) note_bridge_end(bridge);
   if (!view_ || !is_news(ps())) return;
   const bool is_to_be_replaced = replaces_workers() && !view_->info().finished;
-  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_;
-  const bool has_served = view_->info().ps_pid == static_cast<std::uint32_t>(ps().pid());
-  wants_ps_ = has_work && may_follow(ps(), has_served);
+  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !is_ending();
+  wants_ps_ = has_work && may_follow(ps(), serves(ps()));
   progress_->print_error(describe_end(ps(), wants_ps_ ? "; the workers continue, and another ps takes the job over"
                                             : is_any_worker_running() ? "; the workers continue"
                                                                       : ""));
@@ -335,14 +338,15 @@ void Launch::finish_record() {
   if (replayed_ && report_ && !has_failed_) progress_->print("launch_shm: " + replayed_->check_digest(report_->digest));
 }
 
-// It ends by itself once all workers have joined and left, but would linger if one died or came too late.
+// It ends by itself once all workers have joined and left, but would linger if one died or came too late. One that has
+// just been started has to take the job over first, or the last checkpoint would be lost.
 void Launch::end_ps() {
   const bool ends_by_itself = !has_failed_ && view_->workers().size() >= settings_.ps.job.workers;
-  const double ask_at = now_seconds() + (ends_by_itself ? kPsEndsSeconds : 0.0);
+  const double ask_at = now_seconds() + kPsEndsSeconds;
   bool was_asked = stop_requests() != 0;
   while (!ps().has_ended()) {
     attend(kTickMs);
-    if (was_asked || now_seconds() < ask_at) continue;
+    if (was_asked || (now_seconds() < ask_at && (ends_by_itself || !serves(ps())))) continue;
     was_asked = true;
     noted_.insert(&ps());  // its exit code will report an interruption
     ps().send(SIGTERM);

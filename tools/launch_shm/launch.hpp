@@ -104,6 +104,8 @@ class Launch {
   Child& ps() { return servers_.back(); }
   std::vector<Child*> children();
   bool is_ps(const Child& child) const;
+  bool serves(const Child& ps) const;  // the job's ps is this one
+  bool is_ending() const;              // all have been asked to end
   void start_bridge();
   void keep_bridge();
   void note_bridge_end(const Child& bridge);

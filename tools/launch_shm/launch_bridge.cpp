@@ -27,7 +27,7 @@ void Launch::start_bridge() {
 }
 
 void Launch::keep_bridge() {
-  if (wants_bridge_ && !has_failed_ && stop_requests() == 0 && now_seconds() >= bridge_at_) start_bridge();
+  if (wants_bridge_ && !is_ending() && now_seconds() >= bridge_at_) start_bridge();
 }
 
 void Launch::note_bridge_end(const Child& bridge) {

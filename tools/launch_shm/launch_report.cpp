@@ -119,9 +119,16 @@ void Launch::report_places() {
   const auto say = [this](const std::string& line) { progress_->print("launch_shm: " + line); };
   const PsSettings& ps = settings_.ps;
   if (!ps.checkpoint.dir.empty())
-    if (const auto all = persistence::list_checkpoints(ps.checkpoint.dir); !all.empty())
-      say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there",
-                      all.front().second));
+    if (const auto all = persistence::list_checkpoints(ps.checkpoint.dir); !all.empty()) {
+      const auto& [step, folder] = all.front();
+      if (const std::uint64_t last = view_->info().global_step; step < last)
+        say(fmt::format(
+            "the newest checkpoint is {}, of step {}, and the job ended at step {}; the same command goes on "
+            "from step {}",
+            folder, step, last, step));
+      else
+        say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there", folder));
+    }
   if (report_ && !settings_.report.empty())
     say(fmt::format("the report is {}; open it in a browser", settings_.report));
   if (!ps.summary.dir.empty()) say(summaries_line(ps.summary.dir));
