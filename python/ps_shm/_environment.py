@@ -48,6 +48,11 @@ def world_size() -> Optional[int]:
     return found[1] if found else None
 
 
+def launched_job() -> Optional[str]:
+    """The job of the launch_shm that has started this process; None if torchrun or nothing of the kind has."""
+    return job() if os.environ.get("LOCAL_RANK") and "TORCHELASTIC_RUN_ID" not in os.environ else None
+
+
 def job() -> Optional[str]:
     """The job's name from PS_SHM_JOB, which launch_shm or a Server in a parent process sets; None if not set."""
     return os.environ.get("PS_SHM_JOB") or None

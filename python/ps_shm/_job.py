@@ -15,6 +15,11 @@ _served: list[str] = []  # the jobs of the open Server objects, the newest one l
 _outer_job: Optional[str] = None  # the value of PS_SHM_JOB before the first of them
 
 
+def served() -> list[str]:
+    """The jobs of this process's open Server objects, the last of which is in PS_SHM_JOB."""
+    return _served
+
+
 def _new_name() -> str:
     try:
         user = pwd.getpwuid(os.geteuid()).pw_name

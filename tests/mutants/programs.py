@@ -246,6 +246,16 @@ MUTANTS = {
              "  const bool has_work = (is_any_worker_running() || is_to_be_replaced) && !has_failed_ && !is_ending();"),
         ],
     },
+    "launch_of_nobody": {
+        "breaks": "A launch in which nobody took part ends well.",
+        "rule": "launch",
+        "tests": ["process_mistakes Ignored.test_variables_of_other_programs_are_passed_over"],
+        "file": "tools/launch_shm/launch_workers.cpp",
+        "changes": [
+            ("  if (!has_program() || has_failed_ || has_anybody_joined()) return;\n",
+             "  if (workers_.size() < 1000) return;\n"),
+        ],
+    },
     "launch_replaces_for_ever": {
         "breaks": "Workers that fail repeatedly are replaced forever.",
         "rule": "launch",

@@ -160,13 +160,66 @@ def test_its_failure_is_the_launchs(launch, job, more):
     assert "signal" not in err and "launch_shm: ps" not in err
 
 
-def test_torchrun_starts_the_program_of_the_page(job, tmp_path):
-    program = re.search(r"^```python\n(.*?)^```$", (PAGES / "python.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}"')
+def test_one_that_joins_no_job_fails(launch, job):
+    process = launch("--workers", "2", program=["true"])
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and f"none of the 2 processes joined job '{job}'; PS_SHM_JOB names it" in err, err
+
+
+def test_the_job_that_it_joins_instead_is_named(launch, job, tmp_path):
+    (tmp_path / "other.py").write_text(f"""
+import os, ps_shm
+if os.environ["RANK"] == "1":
+    with ps_shm.Server("{job}-other", workers=1, mode="async", lr=0.1), ps_shm.Worker("{job}-other", rank=0):
+        open("{tmp_path}/gate").read()
+""")
+    os.mkfifo(tmp_path / "gate")
+    # the worker is not the process that the launcher has started
+    process = launch("--workers", "2", program=["sh", "-c", f"'{sys.executable}' {tmp_path}/other.py; true"])
+    said = next(line for line in process.stderr if "has joined" in line)
+    (tmp_path / "gate").write_text("")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert said == f"launch_shm: worker 1 has joined job '{job}-other', not job '{job}'\n"
+    assert process.returncode == 1 and f"none of the 2 processes joined job '{job}', but job '{job}-other'" in err, err
+
+
+def test_an_optimizer_that_makes_another_job_says_so_once(launch, job):
+    pytest.importorskip("torch")
+    process = launch("--workers", "1", text=f"""
+import torch, ps_shm.torch
+for _ in range(2):
+    ps_shm.torch.Optimizer(torch.nn.Linear(1, 1), "{job}-other", lr=0.1, create=True).close()
+""")
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1 and err.count(f"job '{job}-other' is not job '{job}' of launch_shm") == 1, err
+
+
+@pytest.fixture
+def page(job, tmp_path):
+    """The program of the page, which says at its end how many steps its worker has made."""
+    pytest.importorskip("torch")
+    program = re.search(r"^```python\n(.*?)^```$", (PAGES / "python.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}-page"')
     (tmp_path / "train.py").write_text(program.replace("opt.close()", "print('steps', opt.worker.rank, opt.worker.steps)\nopt.close()"))
+    return tmp_path / "train.py"
+
+
+def test_the_program_of_the_page_runs_by_itself(page):
+    done = subprocess.run([sys.executable, page], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    assert done.returncode == 0 and "steps 0 100\n" in done.stdout, done.stdout
+
+
+def test_the_launcher_starts_the_program_of_the_page(launch, page, job):
+    process = launch("--workers", "2", "--lr", "0.1", program=[sys.executable, str(page)])
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, err
+    assert sorted(re.findall(r"steps (\d) 100$", out, re.M)) == list("01") and f"job {job}: async" in out, out + err
+
+
+def test_torchrun_starts_the_program_of_the_page(page, tmp_path):
     # PyTorch 1.13 with Python 3.11 fails without the last three, which log the output and show it, too.
     options = ["--nproc_per_node=4", "--master_addr=127.0.0.1", f"--master_port={free_port()}", "--redirects=1", "--tee=1",
                f"--log_dir={tmp_path}"]
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", *options, tmp_path / "train.py"],
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", *options, page],
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stdout
     assert sorted(re.findall(r"steps (\d) 100$", done.stdout, re.M)) == list("0123"), done.stdout

@@ -115,6 +115,7 @@ int Launch::run_job() {
     attend(curve_ ? curve_->wait_ms(kTickMs) : kTickMs);
     if (curve_) curve_->look(*view_);
     note_beginnings();
+    look_elsewhere();
     keep_ps();
     keep_number();
     keep_bridge();
@@ -125,6 +126,7 @@ int Launch::run_job() {
   progress_->clear();
   const bool is_interrupted = stop_requests() != 0;
   if (is_interrupted) has_failed_ = false;  // from here on: what was trained could not be kept
+  if (!is_interrupted) check_joined();
   if (!is_interrupted) collect();
   if (!is_interrupted) attempt([this] { finish_record(); });
   if (traces_) attempt([this] { traces_->merge(); });

@@ -79,6 +79,9 @@ class Launch {
   void keep_number();
   void ask_to_leave(Member& member, const std::string& why);
   void call_off();
+  bool has_anybody_joined() const;
+  void look_elsewhere();
+  void check_joined();
   void begin_next_lives();
   bool has_program() const { return !settings_.program.empty(); }
   bool is_elastic() const { return settings_.ps.job.elastic_max != 0; }
@@ -152,6 +155,8 @@ class Launch {
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // deadline for a clean end
   bool has_failed_ = false;
+  std::string elsewhere_;    // the job that a program has joined instead of this one, if one was seen
+  double look_at_ = 0.0;     // when to look for it again
   bool was_free_ = false;    // the job's name was unused before
   bool wants_ps_ = false;    // start another one after the pause
   bool is_pausing_ = false;  // before workers are replaced

@@ -1,5 +1,6 @@
 // The processes of the workers: which there are, which ranks they have, and when they start, follow and leave.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -7,6 +8,8 @@
 #include "launch_shm/child_arguments.hpp"
 #include "launch_shm/launch.hpp"
 #include "launch_shm/visible_gpus.hpp"
+#include "ps_shm/errors.hpp"
+#include "shm/segment/names.hpp"
 
 namespace ps_shm::tools {
 
@@ -101,6 +104,49 @@ void Launch::call_off() {
     if (joined < member.ranks.count && !member.child.has_ended() && !member.was_asked_to_leave)
       ask_to_leave(member, fmt::format("the job ended before {} joined", member.ranks.title()));
   }
+}
+
+bool Launch::has_anybody_joined() const {
+  const std::vector<WorkerInfo> all = view_->workers();
+  return std::any_of(all.begin(), all.end(), [&](const WorkerInfo& worker) {
+    return std::none_of(bridges_.begin(), bridges_.end(),
+                        [&](const Child& bridge) { return bridge.pid() == static_cast<pid_t>(worker.pid); });
+  });
+}
+
+// Whether a program, or what it has started, is a worker of another job.
+void Launch::look_elsewhere() {
+  constexpr double kLookSeconds = 1;
+  if (!has_program() || !elsewhere_.empty() || now_seconds() < look_at_ || has_anybody_joined()) return;
+  look_at_ = now_seconds() + kLookSeconds;
+  for (const std::string& segment : shm::list_segments(shm::kJobPrefix)) {
+    const std::string job = shm::job_of(segment);
+    if (job.empty() || segment != shm::control_name(job) || job == settings_.ps.job.job) continue;
+    try {
+      const std::optional<JobView> view = JobView::try_open(job);
+      if (!view) continue;
+      for (const WorkerInfo& worker : view->workers())
+        for (const Member& member : workers_) {
+          if (worker.state != WorkerState::kAlive || getpgid(static_cast<pid_t>(worker.pid)) != member.child.pid())
+            continue;
+          elsewhere_ = job;
+          return progress_->print(fmt::format("launch_shm: {} has joined job '{}', not job '{}'", member.ranks.title(),
+                                              job, settings_.ps.job.job));
+        }
+    } catch (const Error&) {
+      // a job that is damaged, of another build or of another user
+    }
+  }
+}
+
+// Programs that end well without having taken part have not done what they were started for.
+void Launch::check_joined() {
+  if (!has_program() || has_failed_ || has_anybody_joined()) return;
+  has_failed_ = true;
+  progress_->print_error(fmt::format(
+      "launch_shm: none of the {} processes joined job '{}'{}; PS_SHM_JOB names it, and ps_shm.Worker() and "
+      "ps_shm.torch.Optimizer(model) join it unless they are given another name",
+      workers_.size(), settings_.ps.job.job, elsewhere_.empty() ? "" : fmt::format(", but job '{}'", elsewhere_)));
 }
 
 // A worker that was killed in the recorded run ends in its replay where its recording does. Then its successor begins.

@@ -5,12 +5,14 @@ import logging
 import multiprocessing.util
 import os
 import time
+import warnings
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Literal, Optional, Union
 
 from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _environment
 from .._closing import Closing
+from .._job import served
 from ._settings import default_rule
 
 _log = logging.getLogger("ps_shm")
@@ -92,6 +94,12 @@ class Membership:
             self.worker = job
         else:
             name = job or _environment.job()
+            launched = _environment.launched_job()
+            if create and launched not in (None, name, *served()):
+                warnings.warn(
+                    f"job '{name}' is not job '{launched}' of launch_shm, which waits for workers of its own job: leave "
+                    "the name out, or take that of PS_SHM_JOB"
+                )
             if create and name:
                 _replace(name, prefix)
             shared = next((m.worker for m in _here(name) if m._prefix != prefix), None) if rank is None and name else None
