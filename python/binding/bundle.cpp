@@ -188,6 +188,20 @@ void push(const Bundle& self, nb::handle gradients, Pinned* into) {
   });
 }
 
+// As push() with `into`, of gradients that the caller has checked: importing an array costs more than a short push.
+void push_at(const Bundle& self, const std::vector<std::uintptr_t>& gradients, Pinned& into) {
+  require_floats(self, "push_at");
+  check_pinned(self, into);
+  if (gradients.size() != into.to.size()) throw nb::value_error("push_at needs a gradient of each variable");
+  std::vector<std::span<const float>> from;
+  from.reserve(gradients.size());
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    from.emplace_back(reinterpret_cast<const float*>(gradients[i]), into.to[i].size());
+  const Turn turn(self.rank());
+  into.since.resize(into.variables.size());
+  self.rank().worker.push(into.variables, from, into.to, into.since);
+}
+
 void add(const Bundle& self, nb::handle deltas) {
   with_pinned(self, deltas, false, "add", Give::kValues, [&](const Pinned& arrays) {
     Worker& worker = self.rank().worker;
@@ -337,6 +351,16 @@ Raises:
         for reading.
     ValueError: with `into`, a gradient is missing.
     Error: as Variable.push(); with `into`, as pull_changed().
+
+Progress: as Variable.push().)")
+      .def("push_at", &push_at, "gradients"_a, "into"_a,
+           nb::sig("def push_at(self, gradients: collections.abc.Sequence[int], into: Pinned) -> None"),
+           R"(As push(..., into=into), for gradients at these addresses. For ps_shm.torch, which has checked them.
+
+Args:
+    gradients: for each variable, in the bundle's order, the address of its row-major float32 gradient, which stays valid
+        during the call.
+    into: as for push().
 
 Progress: as Variable.push().)")
       .def("add", &add, "deltas"_a,

@@ -15,13 +15,14 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's values, row-major on the CPU: without a copy if they are."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.layout == torch.strided and tensor.device.type == "cpu" and tensor.is_contiguous():
-        return tensor  # at once: a step asks for the gradients of all parameters
     return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
 
 
 def floats(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the values in float32, row-major on the CPU: without a copy if they are. Those of half precision are exact."""
+    is_strided = tensor.dtype is torch.float32 and tensor.layout is torch.strided
+    if is_strided and tensor.is_cpu and tensor.is_contiguous():  # type: ignore[attr-defined,unused-ignore]
+        return tensor if not tensor.requires_grad else tensor.detach()  # at once: a step asks for all gradients
     return dense(tensor).float()
 
 
@@ -134,6 +135,7 @@ class Places:
         self._bundle = bundle
         self._pinned: Optional[Pinned] = None
         self._pointers: list[int] = []
+        self._sizes: list[int] = []
         self._tensors: list[torch.Tensor] = []  # views of those that are pinned
         self._beside: list[tuple[torch.Tensor, torch.Tensor]] = []
 
@@ -143,8 +145,11 @@ class Places:
         self._finish()
 
     def push(self, gradients: list[torch.Tensor], tensors: Collection[torch.Tensor]) -> None:
-        """Pushes a gradient of each variable, and begins a pull, which pull_rest() completes after the step."""
-        self._bundle.push(gradients, into=self._pin(tensors))
+        """Pushes a gradient of each variable, of floats(), and begins a pull, which pull_rest() completes after the step."""
+        pinned = self._pin(tensors)
+        if [g.numel() for g in gradients] != self._sizes:
+            raise ValueError("a gradient has another size than its parameter")
+        self._bundle.push_at([g.data_ptr() for g in gradients], pinned)
         note_writes(self._tensors)
 
     def check(self, tensors: Collection[torch.Tensor]) -> None:
@@ -168,7 +173,7 @@ class Places:
                 for t in self._tensors
             ]
             self._beside = [(t, place) for t, place in zip(self._tensors, places) if t is not place]
-            self._pinned, self._pointers = self._bundle.pin(places), now
+            self._pinned, self._pointers, self._sizes = self._bundle.pin(places), now, [t.numel() for t in places]
         return self._pinned
 
     def _finish(self) -> None:
@@ -283,15 +288,29 @@ def state(model: torch.nn.Module) -> Tensors:
 _increment_version = getattr(torch.autograd.graph, "increment_version", None)  # since PyTorch 2.1
 
 
+def _for_many() -> Any:
+    """increment_version() if it takes many tensors, as in newer versions, or None."""
+    try:
+        _increment_version([torch.empty(0)])  # type: ignore[misc,unused-ignore]
+    except (TypeError, AttributeError):
+        return None
+    return _increment_version
+
+
+_increment_versions = _for_many()
+
+
 def note_writes(tensors: Iterable[torch.Tensor]) -> None:
     """Counts a write into each tensor, as an in-place operation does.
 
     Memory that the job has written is unknown to autograd. Without this, the backward pass of a graph that was built
     before the write would compute wrong gradients instead of raising an error.
     """
-    for tensor in tensors:
-        if tensor.is_inference():
-            continue
+    written = [tensor for tensor in tensors if not tensor.is_inference()]
+    if _increment_versions is not None:
+        _increment_versions(written)
+        return
+    for tensor in written:
         if _increment_version is not None:
             _increment_version(tensor)
         else:
