@@ -296,6 +296,7 @@ std::uint64_t Table::contains(std::span<const std::uint64_t> keys, std::span<boo
 }
 
 void Table::prefetch(std::span<const std::uint64_t> keys) const noexcept {
+  if (state_->core.job.is_inherited()) return;  // nothing is mapped
   const auto fetch = [](const shm::TablePart& part, std::span<const std::uint64_t> some) {
     shm::TablePart::Batch batch = part.ask(some);
     part.enter(batch, true);

@@ -601,4 +601,11 @@ MUTANTS = {
         "file": "src/shm/table/table_hand.cpp",
         "changes": [("owner_of_pin(note) == owner_of_(lane);", "owner_of_(lane) != 0;")],
     },
+    "table_prefetch_in_child": {
+        "breaks": "A prefetch in a forked child reads what is not mapped there.",
+        "rule": "locks.L2",
+        "tests": ['forks "fork: every call of a parent\'s table*"'],
+        "file": "src/worker/table.cpp",
+        "changes": [("  if (state_->core.job.is_inherited()) return;  // nothing is mapped\n", "")],
+    },
 }

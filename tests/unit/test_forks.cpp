@@ -27,6 +27,7 @@
 #include "ps_shm/worker.hpp"
 #include "shm/segment/liveness.hpp"
 #include "support/processes.hpp"
+#include "support/table_job.hpp"
 #include "support/test_bundle.hpp"
 #include "support/test_job.hpp"
 
@@ -374,6 +375,34 @@ TEST_CASE("fork: every call of a parent's object throws Error in the child, and 
       CAPTURE(within_group);
       use_in_child(mode, within_group);
     }
+}
+
+TEST_CASE("fork: every call of a parent's table throws Error in the child, but for those that read no memory of it") {
+  test::TableJob job(test::spec_of(64, 2));
+  const std::uint64_t keys[] = {1};
+  std::array<float, 2> two{};
+  std::array<bool, 1> found{};
+  job.push({1}, 1.0F);
+  Child child([&] {
+    job.table.prefetch(keys);  // does nothing
+    const bool is_known = job.table.name() == "items" && job.table.row_size() == 2 && job.table.slots().empty() &&
+                          job.table.state_size() == 0;
+    const Calls calls{
+        [&] { job.table.pull(keys, two); },
+        [&] { job.table.push(keys, two); },
+        [&] { job.table.assign(keys, two); },
+        [&] { job.table.contains(keys, found); },
+        [&] { job.table.evict(keys); },
+        [&] { job.table.expire(); },
+        [&] { job.table.dump(0, [](const TableRow&) {}); },
+        [&] { static_cast<void>(job.table.statistics()); },
+        [&] { static_cast<void>(job.worker.table(test::spec_of(64, 2))); },
+    };
+    const int not_refused = count_not_refused(calls);
+    return is_known ? not_refused : 99;
+  });
+  CHECK(child.join() == 0);
+  CHECK(job.has(1));
 }
 
 TEST_CASE("fork: every call of a parent's publisher, subscriber and generation throws Error in the child") {
