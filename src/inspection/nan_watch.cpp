@@ -20,18 +20,6 @@
 
 namespace ps_shm {
 using namespace shm;
-namespace {
-
-// The index of the first value that is not finite; values.size() if all are finite.
-std::size_t first_odd(std::span<const float> values) noexcept {
-  float sum = 0;  // of zeros, or NaN: avoids a branch for each value
-  for (const float value : values) sum += value * 0.0F;
-  if (sum == 0.0F) return values.size();
-  return static_cast<std::size_t>(
-      std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); }) - values.begin());
-}
-
-}  // namespace
 
 std::optional<NanFound> NanWatch::look() {
   return look_at_whole(job_, [&] { return look_at_all(); });
@@ -52,6 +40,24 @@ std::optional<NanFound> NanWatch::look_at_all() {
     seen.resize(record->pieces);
     if (auto found = is_inplace(*record) ? look_inplace(*record, seen) : look_versioned(*record, seen)) return found;
   }
+  return look_at_tables();
+}
+
+std::optional<NanFound> NanWatch::look_at_tables() {
+  constexpr std::uint64_t kLooksAnOpening = 64;  // of the tables
+  constexpr std::uint64_t kAtOnce = 1 << 16;     // values: the chunks' old buffers are soon reused
+  if (looks_ % kLooksAnOpening == 0) tables_ = open_tables(job_);
+  for (const TableView& table : tables_) {
+    const OddRows rows = find_odd_rows(job_, table, std::max<std::uint64_t>(kAtOnce / tables_.size(), 1), looks_);
+    if (rows.odd == 0) continue;
+    return NanFound{.variable = {},
+                    .table = std::string(text_of(table.front().checked->name)),
+                    .key = rows.key,
+                    .element = rows.element,
+                    .value = rows.value,
+                    .step = job_.steps_done()};
+  }
+  ++looks_;
   return std::nullopt;
 }
 

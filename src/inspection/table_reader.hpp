@@ -1,5 +1,5 @@
-// The rows of a table by key of a job, also of a job that has been removed since: for a bridge to other boxes, which reads
-// them once more at the job's end.
+// The rows of a table by key of a job, also of a job that has been removed since: a bridge to other boxes reads them
+// once more at the job's end.
 #pragma once
 
 #include <string>
@@ -15,6 +15,9 @@ class TableReader {
 
   // The rows that have keys, in no particular order, and TableRowShm::mark of each. Throws Error (kDamaged).
   std::vector<KeyedRow> rows(std::vector<std::uint32_t>& marks) const;
+
+  // As find_odd_rows().
+  OddRows odd_rows(std::uint64_t most) const { return find_odd_rows(job_, table_, most); }
 
  private:
   static shm::JobSegments attached(const std::string& job);

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <set>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/damage.hpp"
+#include "shm/segment/live_settings.hpp"
 #include "shm/table/census.hpp"
 #include "shm/table/row_form.hpp"
 #include "shm/table/table_counts.hpp"
@@ -33,6 +35,12 @@ std::uint64_t rows_in_use(const TablePartView& part) {
   const std::uint64_t next = record_of(part).rows_next.load_acquire();      // (table.A1)
   const std::uint64_t backed = record_of(part).rows_backed.load_acquire();  // (table.A1)
   return std::min({next, backed, part.checked->max_rows, part.segment.allocated_bytes() / part.checked->row_bytes});
+}
+
+std::uint64_t rows_in_use(const TableView& table) {
+  std::uint64_t rows = 0;
+  for (const TablePartView& part : table) rows += rows_in_use(part);
+  return rows;
 }
 
 // False: there is none, or it belongs to an earlier job of that name, which the next worker removes.
@@ -129,8 +137,7 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
     if (job.is_alive(rank)) owners[rank] = job.worker(rank).holders.load_acquire();  // (ranks.J4)
   found.has_living_workers = std::any_of(owners.begin(), owners.end(), [](std::uint64_t owner) { return owner != 0; });
-  std::uint64_t in_use = 0;
-  for (const TablePartView& part : table) in_use += rows_in_use(part);
+  const std::uint64_t in_use = rows_in_use(table);
   // Odd, so that the buckets are not all of those that a small table had already.
   const std::uint64_t share = most == 0 || in_use <= most ? 1 : in_use / most | 1;
   std::vector<std::uint64_t> chains;
@@ -174,40 +181,79 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
   return found;
 }
 
-std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
-                                std::uint64_t most, std::vector<std::uint32_t>* marks) {
+namespace {
+
+// Calls use(row, mark) for the rows that have keys, each as it is at one moment, of one in `share` rows, from the row
+// number `first` of each part on. Ends when it returns false.
+template <class Use>
+void for_rows(const shm::JobSegments& job, const TableView& table, float learning_rate, std::uint64_t first,
+              std::uint64_t share, Use&& use) {
   constexpr int kTries = 100;  // of a row that is evicted and made again all the time
-  std::vector<KeyedRow> rows;
-  const TableShm& first = *table.front().checked;
-  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(first.rule),
-                                                        std::bit_cast<float>(first.regularize), DType::kFloat32,
-                                                        std::bit_cast<float>(first.rate_scale));
+  const TableShm& record = *table.front().checked;
+  const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
+                                                        std::bit_cast<float>(record.regularize), DType::kFloat32,
+                                                        std::bit_cast<float>(record.rate_scale));
+  KeyedRow row{0, std::vector<float>(record.row_elements)};
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     for (const TablePartView& part : table) {
       const TableShm& checked = *part.checked;
-      if (checked.rule != first.rule || checked.row_elements != first.row_elements || checked.dtype != first.dtype)
+      if (checked.rule != record.rule || checked.row_elements != record.row_elements || checked.dtype != record.dtype)
         shm::fail_damaged(part.segment.name(), "its rows are not like those of the table's first part");
       const shm::RowForm form(checked);
-      for (std::uint64_t number = 0, end = rows_in_use(part); number < end; ++number) {
-        if (most != 0 && rows.size() == most) return;
+      for (std::uint64_t number = first, end = rows_in_use(part); number < end; number += share) {
         const auto& there = *reinterpret_cast<const shm::TableRowShm*>(part.segment.data() + checked.rows_offset +
                                                                        number * checked.row_bytes);
         for (int tries = 0; tries < kTries; ++tries) {
           const std::uint64_t word = there.word.load_acquire();  // (table.R1)
           if (shm::state_of(word) != shm::RowState::kLive && shm::state_of(word) != shm::RowState::kSealed) break;
-          KeyedRow row{there.key.load_relaxed(), std::vector<float>(checked.row_elements)};
+          row.key = there.key.load_relaxed();
           form.read_values(reinterpret_cast<const float*>(&there + 1), row.values.data(), value_of);
           const std::uint32_t mark = there.mark.load_relaxed();  // relaxed: table.R3 tells whose row it was
           shm::fence_acquire();                                  // (table.R3)
           if (there.word.load_relaxed() != word) continue;       // (table.R3)
-          rows.push_back(std::move(row));
-          if (marks != nullptr) marks->push_back(mark);
+          if (!use(row, mark)) return;
           break;
         }
       }
     }
   });
+}
+
+}  // namespace
+
+std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+                                std::uint64_t most, std::vector<std::uint32_t>* marks) {
+  std::vector<KeyedRow> rows;
+  for_rows(job, table, learning_rate, 0, 1, [&](const KeyedRow& row, std::uint32_t mark) {
+    rows.push_back(row);
+    if (marks != nullptr) marks->push_back(mark);
+    return rows.size() != most;
+  });
   return rows;
+}
+
+OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most, std::uint64_t turn) {
+  OddRows found;
+  const std::uint64_t rows = std::max<std::uint64_t>(most / table.front().checked->row_elements, 1);
+  if (most != 0) found.share = std::max<std::uint64_t>((rows_in_use(table) + rows - 1) / rows, 1);
+  for_rows(job, table, shm::read_live(job).settings.learning_rate, turn % found.share, found.share,
+           [&](const KeyedRow& row, std::uint32_t) {
+             ++found.looked_at;
+             const std::size_t odd = first_odd(row.values);
+             if (odd == row.values.size()) return true;
+             if (found.odd++ == 0) found.key = row.key, found.element = odd, found.value = row.values[odd];
+             return true;
+           });
+  require_whole(table);
+  return found;
+}
+
+std::size_t first_odd(std::span<const float> values) noexcept {
+  float sum = 0;  // of zeros, or NaN: avoids a branch for each value
+  for (const float value : values) sum += value * 0.0F;
+  if (sum == 0.0F) return values.size();
+  return static_cast<std::size_t>(
+      std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); }) - values.begin());
 }
 
 }  // namespace ps_shm

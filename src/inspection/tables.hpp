@@ -1,7 +1,10 @@
 // Reads the tables by key of a job, whose segments it does not trust.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,5 +35,19 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
 // `marks`, if given, gets TableRowShm::mark of each row.
 std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
                                 std::uint64_t most, std::vector<std::uint32_t>* marks = nullptr);
+
+// Rows with a NaN or an infinity among those with keys that were looked at.
+struct OddRows {
+  std::uint64_t share = 1;  // one in so many rows was looked at
+  std::uint64_t looked_at = 0, odd = 0;
+  std::uint64_t key = 0, element = 0;  // of the first one
+  float value = 0;
+};
+// Looks at about `most` values, of rows that are spread evenly; 0: at all. Further rows with each `turn`, until all have
+// had theirs. Throws Error if the table was truncated.
+OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most, std::uint64_t turn = 0);
+
+// The index of the first value that is not finite; values.size() if all are finite.
+std::size_t first_odd(std::span<const float> values) noexcept;
 
 }  // namespace ps_shm

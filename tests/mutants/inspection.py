@@ -192,4 +192,24 @@ MUTANTS = {
              "    if (states[rank] != WorkerState::kNever && entry.published.load_acquire() != round + 1 &&  // (barrier.A2)"),
         ],
     },
+    "nan_watch_same_rows": {
+        "breaks": "The watch for NaN looks at the same share of a large table's rows again and again.",
+        "rule": "inspection",
+        "tests": ['nan_guard "nan watch: in a large table*"'],
+        "file": "src/inspection/nan_watch.cpp",
+        "changes": [
+            ("  ++looks_;\n",
+             "  if (looks_ == 0) ++looks_;\n"),
+        ],
+    },
+    "odd_rows_last_element": {
+        "breaks": "A row whose last value is not finite is not counted.",
+        "rule": "inspection",
+        "tests": ['table_view "table: the view of a job shows*"'],
+        "file": "src/inspection/tables.cpp",
+        "changes": [
+            ("             if (odd == row.values.size()) return true;\n",
+             "             if (odd + 1 >= row.values.size()) return true;\n"),
+        ],
+    },
 }

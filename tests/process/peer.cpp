@@ -10,6 +10,7 @@
 //   peer declare-integers JOB N    a job with an `int64` and a `uint64` variable that hold the number N
 //   peer declare-odd JOB           a job with a variable `odd` that holds -3, 4, NaN and both infinities
 //   peer declare-table JOB         a job with a table `items` of 100 rows, of which that of key 7 is pushed most
+//   peer declare-odd-table JOB     a job with a table `items` of 100 rows, of which those of keys 7 and 8 contain NaN
 //   peer push JOB RANK N VALUE     pushes a gradient of VALUE to `w` N times, one step each
 //   peer late JOB                  two workers of a job whose quorum is one; the second one is late in each of 20 steps
 //   peer hammer JOB RANK           pushes zeros to `w` every 200 ms, one step each
@@ -160,6 +161,17 @@ void declare_table(const std::string& job) {
   table.push(keys, gradients);
   const std::uint64_t hot[] = {7};
   table.push(hot, std::span(gradients).first(3));
+  wait_for_end();
+}
+
+void declare_odd_table(const std::string& job) {
+  OwnJob own(job);
+  ps_shm::Table table = own.worker.table({.name = "items", .row_size = 3, .max_rows = 1000});
+  std::vector<std::uint64_t> keys(100);
+  for (std::uint64_t i = 0; i < keys.size(); ++i) keys[i] = i;
+  std::vector<float> gradients(300, 1.0F);
+  gradients[3 * 7 + 2] = gradients[3 * 8] = NAN;
+  table.push(keys, gradients);
   wait_for_end();
 }
 
@@ -325,6 +337,8 @@ int main(int argc, char** argv) try {
     declare_odd(argv[2]);
   else if (role == "declare-table")
     declare_table(argv[2]);
+  else if (role == "declare-odd-table")
+    declare_odd_table(argv[2]);
   else if (role == "push" && argc == 6)
     push(argv[2], std::atoi(argv[3]), std::atoi(argv[4]), std::strtof(argv[5], nullptr));
   else if (role == "push-late")

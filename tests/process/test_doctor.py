@@ -154,6 +154,11 @@ class Jobs(Doctor):
         self.peer("declare-odd", self.job)
         self.assertRegex(self.examine()["not-finite"], "variable odd has 1 NaN and 2 infinities in 5 values")
 
+    def test_rows_of_a_table_that_are_no_numbers(self):
+        self.peer("declare-odd-table", self.job)
+        self.assertRegex(self.examine()["not-finite"],
+                         "^table items has NaN or infinities in 2 of 100 rows, first in key 7, element 2 ")
+
     def test_shards_of_which_one_has_nearly_all(self):
         self.start("launch_shm", "--job", self.job, "--workers", "1", "--ps-tasks", "2", "--model", "softmax", "--data",
                    "synthetic:40000x10x100", "--batch", "1", "--delay", "all:5ms", "--steps", "100000000")
@@ -251,6 +256,13 @@ class Nan(Doctor):
         nan, what = self.found_by(self.watch())
         self.assertEqual((nan["ranks"], nan["element"]), ([], 1))
         self.assertIn("initial values", what)
+
+    def test_in_a_table_it_is_found_by_its_key(self):
+        self.peer("declare-odd-table", self.job)
+        nan, what = self.found_by(self.watch())
+        self.assertEqual((nan["table"], nan["key"], nan["element"], nan["ranks"], nan["variable"]),
+                         ("items", 7, 2, [], None))
+        self.assertRegex(what, "^an unknown worker pushed nan to table items, key 7, element 2")
 
     def test_where_none_comes_it_ends_with_the_job(self):
         ps, workers = self.train(1)

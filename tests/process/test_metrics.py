@@ -107,6 +107,19 @@ class Metrics(ProcessTest):
         _, samples = parse(run("inspect_shm", "metrics").out)
         self.assertIn(["ps_shm_publication_generations_total", {"publication": self.job}, 3.0], samples)
 
+    def test_rows_of_a_table_that_are_no_numbers_are_counted(self):
+        job = f"{self.job}-odd"
+        peer = Peer(self, "declare-odd-table", job)
+        _, samples = parse(run("inspect_shm", "metrics", "--values", "--job", job).out)
+        of_values = {name: value for name, of, value in samples if name.startswith("ps_shm_table_rows_")}
+        self.assertEqual((of_values["ps_shm_table_rows_read"], of_values["ps_shm_table_rows_nonfinite"]), (100, 2))
+        shown = run("inspect_shm", "show", "items", "--job", job).out
+        self.assertIn("NaN or infinities in 2 rows, of 100 whose values were read\n", shown)
+        page = (support.SOURCE / "docs" / "inspector.md").read_text()
+        self.assertLessEqual({name for name, of, _ in samples if "table" in of},
+                             {name for name in page.replace("`", " ").replace(",", " ").split() if name.startswith("ps_shm_")})
+        self.assertEqual(peer.end(), 0)
+
     def test_a_text_file_appears_complete(self):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "ps.prom"

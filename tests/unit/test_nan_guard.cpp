@@ -25,6 +25,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/looping_worker.hpp"
+#include "support/table_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -389,4 +390,30 @@ TEST_CASE("nan watch: it names the worker of the first NaN, and is certain only 
   const std::optional<NanFound> late = NanWatch(*job).look();
   REQUIRE(late);
   CHECK_FALSE(late->is_certain);
+}
+
+TEST_CASE("nan watch: in a large table it finds the row within one look at each share of the rows") {
+  constexpr std::uint64_t kRows = 64, kRowSize = 1 << 14;  // more than one look takes
+  TableJob job({.name = "items", .row_size = kRowSize, .max_rows = kRows});
+  Keys keys = some_keys(kRows);
+  job.push(keys, 1.0F);
+  shm::AttachOutcome outcome;
+  auto segments = shm::JobSegments::try_attach(job.config.job, shm::Access::kReadOnly, outcome);
+  REQUIRE(segments);
+  for (const std::uint64_t key : keys) {
+    NanWatch watch(*segments);
+    CHECK_FALSE(watch.look());
+    std::vector<float> gradient(kRowSize);
+    gradient[5] = NAN;
+    job.table.push({&key, 1}, gradient);
+    std::optional<NanFound> found;
+    std::uint64_t looks = 0;
+    while (!found && ++looks <= kRows) found = watch.look();
+    REQUIRE(found);
+    CHECK(found->table == "items");
+    CHECK(found->key == key);
+    CHECK(found->element == 5);
+    CHECK(found->variable.empty());
+    job.table.evict({&key, 1});
+  }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <optional>
@@ -12,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "inspection/table_reader.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/segment/names.hpp"
@@ -81,6 +83,20 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   for (std::size_t i = 0; i < keys.size(); ++i)
     CHECK(read[keys[i]] == Floats(pulled.begin() + 3 * i, pulled.begin() + 3 * i + 3));
   CHECK(view.table_rows("items", 7).size() == 7);
+  const TableReader reader(config.job, "items");
+  CHECK(reader.odd_rows(0).odd == 0);
+  job.table.push({&keys[7], 1}, Floats{0, 0, NAN});
+  const OddRows odd = reader.odd_rows(0);
+  CHECK(odd.looked_at == 300);
+  CHECK(odd.share == 1);
+  CHECK(odd.odd == 1);
+  CHECK(odd.key == keys[7]);
+  CHECK(odd.element == 2);
+  CHECK_FALSE(std::isfinite(odd.value));
+  const OddRows some = reader.odd_rows(3 * 50);
+  CHECK(some.share > 1);
+  CHECK(some.looked_at > 20);
+  CHECK(some.looked_at < 60);
   CHECK(error_of([&] { view.count_rows("item"); }).find("there is no table 'item': job '") == 0);
   CHECK(error_of([&] { view.table_rows("item"); }).find("has items") != std::string::npos);
 }

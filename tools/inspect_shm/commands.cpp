@@ -308,7 +308,8 @@ class MetricsCommand : public Command {
   void add_options(CLI::App& command) override {
     add_job(command, request_.job, "only this job");
     command.add_flag("--values", request_.has_values,
-                     "also export the norms of variables and their fraction of NaN; large variables are sampled");
+                     "also export the norms of variables, their fraction of NaN, and the rows of tables that contain NaN; large "
+                     "variables and tables are sampled");
   }
 
   MetricsRequest request_;

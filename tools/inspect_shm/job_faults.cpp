@@ -17,6 +17,7 @@
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/findings.hpp"
 #include "inspect_shm/processes.hpp"
+#include "inspection/tables.hpp"
 #include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
@@ -31,6 +32,8 @@
 namespace ps_shm::inspect {
 namespace {
 
+constexpr char kNotFiniteTodo[] =
+    "resume from a checkpoint, with --on-nan stop or restore; doctor --nan-watch reports the next one";
 constexpr auto kBetweenLooks = std::chrono::milliseconds(400);
 
 template <class List>
@@ -61,7 +64,7 @@ class JobFaults {
     find_shards();
     find_odd_values();
     find_unregistered();
-    find_damaged_tables();
+    find_odd_tables();
     find_full_tables();
     return !uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive);
   }
@@ -254,21 +257,27 @@ class JobFaults {
       add("not-finite",
           fmt::format("variable {} has {} NaN and {} infinities in {} values{}", variable.name, found.nans,
                       found.infinites, found.looked_at, found.is_sampled() ? " that were sampled" : ""),
-          "resume from a checkpoint, with --on-nan stop or restore; doctor --nan-watch reports who pushes the next "
-          "one");
+          kNotFiniteTodo);
     }
   }
 
-  void find_damaged_tables() {
+  void find_odd_tables() {
     const char* const todo =
         "save what can be read of it with inspect_shm dump, and end the job: a table lives as long as it";
     try {
-      for (const TableInfo& table : view_.tables())
-        if (const TableRows rows = view_.count_rows(table.spec.name); !rows.faults.empty())
+      for (const TableView& table : open_tables(segments_)) {
+        const std::string name(shm::text_of(table.front().checked->name));
+        if (const TableRows rows = view_.count_rows(name); !rows.faults.empty())
           add("damaged-table",
-              fmt::format("table {} is damaged: {}{}", table.spec.name, rows.faults.front(),
+              fmt::format("table {} is damaged: {}{}", name, rows.faults.front(),
                           rows.faults.size() == 1 ? "" : fmt::format("; and {} more", rows.faults.size() - 1)),
               todo);
+        if (const OddRows found = find_odd_rows(segments_, table, 0); found.odd != 0)
+          add("not-finite",
+              fmt::format("table {} has NaN or infinities in {} of {} rows, first in key {}, element {}", name,
+                          found.odd, found.looked_at, found.key, found.element),
+              kNotFiniteTodo);
+      }
     } catch (const Error& error) {
       add("damaged-table", error.what(), todo);
     }

@@ -17,6 +17,7 @@
 #include "common/value_statistics.hpp"
 #include "inspect_shm/inspect.hpp"
 #include "inspect_shm/jobs.hpp"
+#include "inspection/table_reader.hpp"
 #include "inspection/texts.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
@@ -118,8 +119,9 @@ void add_staleness(Families& out, const std::string& job, const JobView& view) {
   }
 }
 
+constexpr std::uint64_t kLookedAt = 1 << 16;  // values of a variable or a table
+
 void add_variables(Families& out, const std::string& job, const JobView& view, bool has_values) {
-  constexpr std::uint64_t kLookedAt = 1 << 16;
   for (const VariableInfo& variable : view.variables()) {
     const Labels of = {{"job", job}, {"variable", variable.name}};
     out.gauge("ps_shm_variable_bytes", "Size of the variable's values.", of, double(variable.bytes));
@@ -133,13 +135,18 @@ void add_variables(Families& out, const std::string& job, const JobView& view, b
   }
 }
 
-void add_tables(Families& out, const std::string& job, const JobView& view) {
+void add_tables(Families& out, const std::string& job, const JobView& view, bool has_values) {
   for (const TableInfo& table : view.tables()) {
     const Labels of = {{"job", job}, {"table", table.spec.name}};
     for (const report::TableFigure& figure : report::kTableFigures) {
       const auto add = std::string_view(figure.metric).ends_with("_total") ? &Families::counter : &Families::gauge;
       (out.*add)(figure.metric, figure.help, of, double(table.statistics.*figure.member));
     }
+    if (!has_values) continue;
+    const OddRows found = TableReader(job, table.spec.name).odd_rows(kLookedAt);
+    out.gauge("ps_shm_table_rows_read", "Rows whose values were read, which are a sample of a large table.", of,
+              double(found.looked_at));
+    out.gauge("ps_shm_table_rows_nonfinite", "Those of them that contain NaN or infinities.", of, double(found.odd));
   }
 }
 
@@ -188,7 +195,7 @@ void add_job(Families& out, const std::string& job, bool has_values) {
   add_workers(out, job, view);
   add_staleness(out, job, view);
   add_variables(out, job, view, has_values);
-  add_tables(out, job, view);
+  add_tables(out, job, view, has_values);
   add_bridge(out, job, info.instance);
 }
 

@@ -16,7 +16,10 @@ namespace ps_shm::inspect {
 namespace {
 
 std::string describe(const NanFound& found, const JobView& view) {
-  const std::string what = fmt::format("{} to variable {}, element {}", found.value, found.variable, found.element);
+  const std::string what = found.table.empty() ? fmt::format("{} to variable {}, element {}", found.value,
+                                                             found.variable, found.element)
+                                               : fmt::format("{} to table {}, key {}, element {}", found.value,
+                                                             found.table, found.key, found.element);
   if (found.is_initial)
     return fmt::format("variable {} has {} at element {} in its initial values", found.variable, found.value,
                        found.element);
@@ -52,9 +55,15 @@ void watch_for_nan(const std::string& job, double seconds, Json& examined) {
               !segments->locks().is_in_use_by_other();
     const std::optional<NanFound> found = watch.look();
     if (!found) continue;
-    examined["nan"] = {
-        {"variable", found->variable}, {"element", found->element}, {"value", fmt::to_string(found->value)},
-        {"global_step", found->step},  {"ranks", found->suspects},  {"certain", found->is_certain}};
+    const bool is_in_table = !found->table.empty();
+    examined["nan"] = {{"variable", is_in_table ? Json() : Json(found->variable)},
+                       {"table", is_in_table ? Json(found->table) : Json()},
+                       {"key", is_in_table ? Json(found->key) : Json()},
+                       {"element", found->element},
+                       {"value", fmt::to_string(found->value)},
+                       {"global_step", found->step},
+                       {"ranks", found->suspects},
+                       {"certain", found->is_certain}};
     add_finding(examined, "nan-pushed", job, describe(*found, JobView(job)),
                 "check that worker's data and learning rate; --on-nan stop or skip does not push the gradient of a "
                 "loss that is "

@@ -10,6 +10,7 @@
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
+#include "inspection/table_reader.hpp"
 #include "ps_shm/job_view.hpp"
 #include "report/table_figures.hpp"
 
@@ -17,7 +18,7 @@ namespace ps_shm::inspect {
 namespace {
 
 constexpr auto kBetweenReads = std::chrono::seconds(1);
-constexpr std::uint64_t kSample = 1 << 20;  // rows: takes some milliseconds
+constexpr std::uint64_t kSample = 1 << 20;  // rows, and values: takes some milliseconds
 
 const char* eviction_of(const TableSpec& spec) {
   if (spec.when_full == WhenFull::kRefuse) return "refuse";
@@ -89,6 +90,8 @@ Json show_table(const std::string& job, const std::string& name) {
       {"rows", rows.looked_at},        {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
       {"being_made", rows.being_made}, {"dead", rows.dead},           {"free", rows.free},
       {"mean_chain", rows.mean_chain}, {"p99_chain", rows.p99_chain}, {"longest_chain", rows.longest_chain}};
+  const OddRows odd = TableReader(job, name).odd_rows(kSample);
+  shown["values"] = {{"looked_at", odd.looked_at}, {"not_finite", odd.odd}, {"sampled", odd.share != 1}};
   shown["pinned"] = rows.pinned;
   shown["hottest"] = Json::array();
   for (const TableRows::Used& used : rows.hottest)
@@ -109,7 +112,7 @@ std::string tables_as_text(const Json& tables, Columns columns) {
 }
 
 std::string table_as_text(const Json& shown, Columns columns) {
-  const Json &table = shown["table"], &looked = table["looked_at"];
+  const Json &table = shown["table"], &looked = table["looked_at"], &values = table["values"];
   const auto rate = [&](const char* key) {
     return table[key].is_null() ? std::string() : fmt::format(", {:.1f} a second", table[key].get<double>());
   };
@@ -137,6 +140,8 @@ std::string table_as_text(const Json& shown, Columns columns) {
       fmt::format("  {} rows looked at: {} with keys, of these {} sealed; {} being made, {} dead, {} free; {} pinned\n",
                   cell(looked["rows"]), cell(looked["with_keys"]), cell(looked["sealed"]), cell(looked["being_made"]),
                   cell(looked["dead"]), cell(looked["free"]), cell(table["pinned"]));
+  text += fmt::format("  NaN or infinities in {} rows, of {} whose values were read{}\n", cell(values["not_finite"]),
+                      cell(values["looked_at"]), values["sampled"] ? ", a sample" : "");
   text += fmt::format("  {} buckets, load {:.2f}; rows behind one: mean {:.2f}, p99 {}, most {}\n",
                       cell(table["buckets"]), table["load"].get<double>(), looked["mean_chain"].get<double>(),
                       cell(looked["p99_chain"]), cell(looked["longest_chain"]));
