@@ -22,7 +22,8 @@ packages_to_run=(
   'nlohmann-json3-dev|header nlohmann/json.hpp|reports in JSON'
   'libxxhash-dev|module libxxhash|xxHash: hashes of checkpoints'
   'libncurses-dev|module ncursesw|ncurses: the live view of inspect_shm watch'
-  'prometheus-cpp-dev|module prometheus-cpp-pull|metrics of inspect_shm'
+  'prometheus-cpp-dev|module prometheus-cpp-core|metrics of inspect_shm'
+  'libcivetweb-dev|header civetweb.h|serves the metrics of inspect_shm over HTTP'
   'zlib1g-dev|module zlib|reads data sets compressed by gzip'
   'libarchive-dev|module libarchive|reads data sets compressed by bzip2, xz or zstd'
 )

@@ -1,4 +1,6 @@
 """inspect_shm metrics and serve, as read by Prometheus's own parsers."""
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -148,6 +150,33 @@ class Metrics(ProcessTest):
         self.assertEqual(listening, [f"0100007F:{int(port):04X}"])
         server.send_signal(signal.SIGINT)
         self.assertEqual(support.finish(server).code, 130)
+
+    def test_head_is_answered_without_a_body_and_other_methods_are_refused(self):
+        server = self.start("inspect_shm", "serve", "--port", "0", "--job", self.job)
+        url = support.read_line(server.stdout).strip()
+        address = url.removeprefix("http://").split("/")[0]
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"):
+            with self.subTest(method), contextlib.closing(
+                    http.client.HTTPConnection(address, timeout=support.PATIENCE)) as client:
+                client.request(method, "/metrics")
+                answer = client.getresponse()
+                body = answer.read().decode()
+                if method in ("GET", "HEAD"):
+                    self.assertEqual((answer.status, self.job in body), (200, method == "GET"))
+                    self.assertGreater(int(answer.headers["Content-Length"]), 1000)
+                else:
+                    self.assertEqual((answer.status, answer.headers["Allow"], body), (405, "GET, HEAD", ""))
+        server.terminate()
+        self.assertEqual(support.finish(server).code, 130)
+
+    def test_an_ipv6_address_is_served_or_its_lack_is_named(self):
+        server = self.start("inspect_shm", "serve", "--port", "0", "--address", "::1")
+        if line := server.stdout.readline():
+            self.assertRegex(line, r"^http://\[::1\]:\d+/metrics$")
+            server.terminate()
+        code, _, err = support.finish(server)
+        if code != 130 and "interface" not in err:
+            self.assertRegex(err, r"^inspect_shm: cannot listen on \[::1\]: the library civetweb of this machine has no IPv6")
 
     def test_clients_that_send_nothing_hold_up_no_scrape(self):
         server = self.start("inspect_shm", "serve", "--port", "0", "--job", self.job)

@@ -148,7 +148,7 @@ struct MetricsRequest {
 Json gather_metrics(const MetricsRequest& request);
 std::string metrics_as_text(const Json& gathered, Columns columns);
 
-// Answers HTTP GET /metrics until SIGINT or SIGTERM; calls `begun` when it starts. Port 0: any free one.
+// Answers HTTP GET and HEAD of /metrics until SIGINT or SIGTERM; calls `begun` when it starts. Port 0: any free one.
 void serve_metrics(const MetricsRequest& request, const std::string& address, std::uint16_t port,
                    const std::function<void(const std::string& url)>& begun);
 

@@ -1,7 +1,6 @@
 // Metrics of jobs for Prometheus, with names and units that follow its conventions.
+#include <civetweb.h>
 #include <fmt/format.h>
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
@@ -250,20 +249,28 @@ std::string as_openmetrics(const std::string& text) {
   return changed + "# EOF\n";
 }
 
-class Jobs : public prometheus::Collectable {
- public:
-  explicit Jobs(MetricsRequest request) : request_(std::move(request)) {}
-  std::vector<MetricFamily> Collect() const override {
-    try {
-      return collect(request_);
-    } catch (const std::exception&) {  // out of memory or descriptors at the moment
-      return {};
-    }
+// Answers a request for /metrics.
+int answer(mg_connection* connection, void* data) {
+  const std::string method = mg_get_request_info(connection)->request_method;
+  if (method != "GET" && method != "HEAD") {
+    constexpr char kRefused[] =
+        "HTTP/1.1 405 Method Not Allowed\r\nAllow: GET, HEAD\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+    mg_write(connection, kRefused, sizeof kRefused - 1);
+    return 405;
   }
-
- private:
-  MetricsRequest request_;
-};
+  try {
+    const std::string body = prometheus::TextSerializer().Serialize(collect(*static_cast<const MetricsRequest*>(data)));
+    const std::string head = fmt::format(
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        body.size());
+    mg_write(connection, head.data(), head.size());
+    if (method == "GET") mg_write(connection, body.data(), body.size());
+    return 200;
+  } catch (const std::exception&) {  // out of memory or descriptors at the moment
+    mg_send_http_error(connection, 503, "%s", "out of memory or descriptors; try again");
+    return 503;
+  }
+}
 
 }  // namespace
 
@@ -285,20 +292,28 @@ void serve_metrics(const MetricsRequest& request, const std::string& address, st
   sigemptyset(&ends);
   for (const int one : {SIGINT, SIGTERM}) sigaddset(&ends, one);
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before any thread is created, so that none of them receives a signal
-  std::unique_ptr<prometheus::Exposer> exposer;
   const bool is_ipv6 = address.find(':') != std::string::npos;
-  const std::string host = is_ipv6 ? fmt::format("[{}]", address) : address;
-  try {
-    // Several threads, and none waits for long: a client that sends nothing holds up no scrape.
-    exposer = std::make_unique<prometheus::Exposer>(std::vector<std::string>{
-        "listening_ports", fmt::format("{}:{}", host, port), "num_threads", "8", "request_timeout_ms", "2000"});
-  } catch (const std::exception& error) {
-    throw Error(fmt::format("cannot listen on {}:{}: {}; choose another port with --port", host, port, error.what()),
+  if (is_ipv6 && mg_check_feature(MG_FEATURES_IPV6) == 0)
+    throw Error(fmt::format("cannot listen on [{}]: the library civetweb of this machine has no IPv6; give an IPv4 address "
+                            "with --address",
+                            address),
                 ErrorCode::kSystem);
-  }
-  const auto jobs = std::make_shared<Jobs>(request);
-  exposer->RegisterCollectable(jobs);
-  begun(fmt::format("http://{}:{}/metrics", host, exposer->GetListeningPorts().at(0)));
+  const std::string host = is_ipv6 ? fmt::format("[{}]", address) : address;
+  const std::string place = fmt::format("{}:{}", host, port);
+  // Several threads, and none waits for long: a client that sends nothing holds up no scrape.
+  const char* options[] = {"listening_ports",    place.c_str(), "num_threads", "8",
+                           "request_timeout_ms", "2000",        nullptr};
+  const std::unique_ptr<mg_context, decltype(&mg_stop)> server(mg_start(nullptr, nullptr, options), mg_stop);
+  if (!server)
+    throw Error(fmt::format("cannot listen on {}: the port is in use, or no interface has that address; choose others with "
+                            "--port and --address",
+                            place),
+                ErrorCode::kSystem);
+  MetricsRequest asked = request;
+  mg_set_request_handler(server.get(), "/metrics", answer, &asked);
+  mg_server_port bound = {};
+  mg_get_server_ports(server.get(), 1, &bound);
+  begun(fmt::format("http://{}:{}/metrics", host, bound.port));
   int received = 0;
   sigwait(&ends, &received);
 }
