@@ -176,6 +176,25 @@ class Jobs(Doctor):
         self.assertRegex(self.examine()["leftover"], "its state: damaged .*--force")
         self.assertEqual(self.examine("--repair"), {})
 
+    def test_a_folder_in_the_place_of_a_segment(self):
+        for name in (f"ps_shm.{self.job}", f"ps_shm.{self.job}.0", f"ps_shm_publication.{self.job}"):
+            with self.subTest(name):
+                folder = support.SHM / name
+                folder.mkdir()
+                try:
+                    which = "publication" if "publication" in name else "job"
+                    if which == "job":
+                        self.assertRegex(self.examine()["leftover"], f"^/dev/shm/{name} is a folder, .*by hand")
+                    else:
+                        out = run("inspect_shm", "doctor").out
+                        self.assertIn(f"/dev/shm/{name} is a folder, not a segment\n", out)
+                    for force in ([], ["--force"]):
+                        if name.endswith(".0"):
+                            continue  # removes what else there is, and says what it could not
+                        self.assert_fails(1, run("inspect_shm", "rm", "--yes", *force, f"--{which}", self.job), "is a folder")
+                finally:
+                    folder.rmdir()
+
     def test_segments_that_were_removed_under_a_running_job(self):
         _, workers = self.train(1)
         for name in support.segments(self.job):

@@ -130,7 +130,8 @@ TEST_CASE("dataset: an unknown name, a missing folder and a file instead of a fo
   const Folder folder;
   CHECK(has(load_error(folder.path("none")), folder.path("none") + "': no such folder"));
   folder.write("file", "1");
-  CHECK(has(load_error(folder.path("file")), folder.path("file") + ": not a folder"));
+  CHECK(has(load_error(folder.path("file")), folder.path("file") + ": not a folder; files of LIBSVM text or ratings are for "
+                                                                   "the sparse models: `model` logistic, svm, fm or mf"));
 }
 
 TEST_CASE("dataset: each missing file is named") {

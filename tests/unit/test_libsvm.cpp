@@ -126,7 +126,7 @@ TEST_CASE("libsvm: malformed text is one error with file, line and column") {
       {"1 1: ", "data:1:6: value '' is not a number"},
       {"1 1: 2:3", "data:1:6: value '2:3' is not a number"},
       {"1 1:x", "data:1:5: value 'x' is not a number"},
-      {"1 1:2:3", "data:1:5: value '2:3' is not a number"},
+      {"1 1:2:3", "data:1:3: '1:2:3' has two colons: that is a feature of libffm, field:index:value; remove the fields"},
       {"1 1:1,5", "data:1:5: value '1,5' is not a number"},
       {"1 1:NaN", "data:1:5: value 'NaN' is not finite"},
       {"1 1:infinity", "data:1:5: value 'infinity' is not finite"},

@@ -419,6 +419,8 @@ TEST_CASE("segment: one that every user may open is exposed, and is not mapped")
     CHECK(found.open(name.control(), Access::kReadOnly) == AttachOutcome::kExposed);
     CHECK_FALSE(found.is_mapped());
   }
+  const std::string said = describe(AttachOutcome::kExposed, name.control());
+  CHECK(said.find("is open to every user of this machine by its mode") != std::string::npos);  // 0604: only to be read
 }
 
 TEST_CASE("segment: its second name, and a folder, are damage; the first name remains its name") {

@@ -11,6 +11,7 @@
 
 #include "cli/option_names.hpp"
 #include "inspect_shm/cells.hpp"
+#include "inspect_shm/jobs.hpp"
 #include "inspect_shm/processes.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
@@ -105,10 +106,17 @@ void find_logind(Json& examined) {
   }
 }
 
+void add_folder(Json& examined, const std::string& job, const std::string& folder) {
+  add_finding(examined, "leftover", job, fmt::format("/dev/shm/{} is a folder, not a segment", folder),
+              "see what is in it, and remove it by hand: inspect_shm removes only segments");
+}
+
 void find_leftovers(Json& examined) {
   for (const Json& row : examined["jobs"]) {
     const std::string job = row["job"], state = row["state"];
-    if (row["reclaimable"])
+    if (const std::string folder = folder_among(row["segments"]); !folder.empty())
+      add_folder(examined, job, folder);
+    else if (row["reclaimable"])
       add_finding(examined, "leftover", job,
                   fmt::format("it is unused and occupies {}; its state: {}", bytes_as_text(row["bytes"]), state),
                   fmt::format("inspect_shm rm --job {}{}{}", job, state == "dead" ? "" : " --force",
@@ -124,7 +132,9 @@ void find_leftovers(Json& examined) {
   }
   if (!examined.contains("publications")) return;
   for (const Json& row : examined["publications"])
-    if (row["reclaimable"])
+    if (const std::string folder = folder_among({shm::bundle_name(row["publication"])}); !folder.empty())
+      add_folder(examined, "", folder);
+    else if (row["reclaimable"])
       add_finding(
           examined, "leftover", "",
           fmt::format("publication {} is unused and occupies {}; its state: {}", row["publication"].get<std::string>(),

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "cli/option_names.hpp"
@@ -70,7 +72,8 @@ void remove_by_force(const std::string& job) {
   const AttachOutcome outcome = open_any(control, name, shm::Access::kReadWrite);
   if (outcome == AttachOutcome::kNoPermission) throw shm::attach_error(outcome, name);
   if (control.descriptor() < 0) {
-    if (outcome != AttachOutcome::kAbsent) shm::unlink_segment(name);  // a link, which was never a job
+    if (outcome != AttachOutcome::kAbsent && !shm::unlink_segment(name))  // a link, which was never a job
+      throw shm::attach_error(outcome, name);
     control = shm::Segment::create(shm::SegmentKind::kControl, 0, job, 0, shm::kPage, shm::kPage);
   }
   if (!shm::TaskLocks(control.descriptor()).try_take_all()) throw Error(why_alive(job));
@@ -168,6 +171,15 @@ bool is_job_name(const std::string& name) {
   } catch (const Error&) {
     return false;
   }
+}
+
+std::string folder_among(const std::vector<std::string>& names) {
+  const auto is_folder = [](const std::string& name) {
+    std::error_code failed;
+    return std::filesystem::symlink_status("/dev/shm/" + name, failed).type() == std::filesystem::file_type::directory;
+  };
+  const auto found = std::find_if(names.begin(), names.end(), is_folder);
+  return found == names.end() ? std::string() : *found;
 }
 
 std::uint64_t bytes_of(const std::vector<std::string>& names) {
@@ -314,7 +326,7 @@ Json examine(const std::string& only, bool repair) {
   for (const auto& [job, names] : names_by_job()) {
     if (!only.empty() && job != only) continue;
     Json row = examine_job(job, names);
-    row["reclaimable"] = is_reclaimable(row);
+    row["reclaimable"] = is_reclaimable(row) && folder_among(names).empty();
     if (repair && row["reclaimable"]) try {
         remove_by_force(job);  // takes all its locks first: a job that has become live meanwhile is not touched
         check_removed(job, names);

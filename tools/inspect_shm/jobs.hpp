@@ -19,6 +19,9 @@ std::string state_of(const shm::Segment& control, shm::AttachOutcome outcome);
 // Whether a part of a file name could be a job's name.
 bool is_job_name(const std::string& name);
 
+// The first of these names that leads to a folder, which is nobody's segment; empty if there is none.
+std::string folder_among(const std::vector<std::string>& names);
+
 std::uint64_t bytes_of(const std::vector<std::string>& names);
 double age_seconds(std::uint64_t created_unix_ns);
 

@@ -136,7 +136,8 @@ Json examine(const std::string& name) {
     } catch (const Error&) {
       row["state"] = "damaged";
     }
-  row["reclaimable"] = !is_held && is_reclaimable(row["state"].get<std::string>());
+  row["reclaimable"] = !is_held && is_reclaimable(row["state"].get<std::string>()) &&
+                       folder_among({shm::bundle_name(name)}).empty();
   return row;
 }
 
@@ -155,7 +156,8 @@ Json list_publications(const std::string& only) {
 Json remove_publication(const std::string& name, bool force) {
   check_publication_name(name);
   const Json row = list_publications(name)["publications"][0];
-  if (!force && row["state"] != "dead" && row["state"] != "live" && row["state"] != "orphaned" &&
+  const bool is_folder = !folder_among({shm::bundle_name(name)}).empty();  // its removal throws an Error that says so
+  if (!force && !is_folder && row["state"] != "dead" && row["state"] != "live" && row["state"] != "orphaned" &&
       row["state"] != "ended")
     throw Error(fmt::format("publication '{}' is {}; remove it with inspect_shm rm --force", name,
                             row["state"].get<std::string>()));

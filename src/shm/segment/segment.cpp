@@ -170,12 +170,14 @@ std::string describe(AttachOutcome outcome, const std::string& name) {
       return fmt::format("/dev/shm/{} was made by a build whose structures differ; use the programs of one build",
                          name);
     case AttachOutcome::kDamaged:
+      if (struct stat status; lstat(path_of(name).c_str(), &status) == 0 && S_ISDIR(status.st_mode))
+        return fmt::format("/dev/shm/{} is a folder, not a segment; see what is in it, and remove it by hand", name);
       return fmt::format(
           "/dev/shm/{} is damaged, or is not a segment of a parameter server; remove it with inspect_shm rm `force`",
           name);
     case AttachOutcome::kExposed:
       return fmt::format(
-          "/dev/shm/{} can be changed by every user of this machine, so its contents cannot be trusted; "
+          "/dev/shm/{} is open to every user of this machine by its mode, so its contents cannot be trusted; "
           "chmod o-rwx it, or remove it with inspect_shm rm `force`",
           name);
     case AttachOutcome::kNoPermission:

@@ -25,7 +25,7 @@ enum class AttachOutcome {
   kOtherVersion,
   kOtherBuild,
   kDamaged,
-  kExposed,      // every user may write to it, so its contents cannot be trusted
+  kExposed,      // its mode gives every user some right, so its contents cannot be trusted
   kNoPermission  // it belongs to another user and is not trusted
 };
 

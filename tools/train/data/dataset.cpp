@@ -181,7 +181,8 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits, const
     const bool is_csv = folder.extension() == ".csv";
     throw Error(fmt::format(
         "{}: {}; give the folder that holds the four files of MNIST", folder.string(),
-        is_csv ? "CSV is not supported; convert it to IDX, or to LIBSVM text for a sparse `model`" : "not a folder"));
+        is_csv ? "CSV is not supported; convert it to IDX, or to LIBSVM text for a sparse `model`"
+               : "not a folder; files of LIBSVM text or ratings are for the sparse models: `model` logistic, svm, fm or mf"));
   }
   const std::array<std::string, 4> files = find_files(folder);
   Part train = read_part(files[0], files[1], loading);

@@ -116,6 +116,10 @@ class LibsvmReader {
     const char* const value = skip_blanks(colon + 1);  // as svm-train does
     const char* stop = value;
     while (stop != end_ && !is_blank(*stop)) ++stop;
+    if (value == colon + 1 && std::find(value, stop, ':') != stop)
+      fail_on(at, stop,
+              fmt::format("{} has two colons: that is a feature of libffm, field:index:value; remove the fields",
+                          quoted({at, stop})));
     indices_.push_back(index);
     values_.push_back(number(value, stop, "value"));
     return stop;
