@@ -1,9 +1,13 @@
-// What a part of a table counts by chance: how often a row is used, and how often a key without a row was pushed.
+// What a part of a table counts by chance: how often a row is used, and how often a key without a row was pushed; and
+// which rows the clock's hand evicts while others use them.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "shm/table/table_segment.hpp"
@@ -19,22 +23,43 @@ namespace {
 // A table with one part. What it draws is always the same, and the clock stands still.
 class Part : shm::RowMaker {
  public:
-  explicit Part(const TableSpec& spec) {
-    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [](std::uint32_t) { return 1U; });
+  explicit Part(const TableSpec& spec) : job_(three_workers()) {
+    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [this](std::uint32_t lane) {
+      if (when_asked_for_life) when_asked_for_life();
+      return lane == dead_ ? 0U : 1U;
+    });
     part_ = std::move(parts.front());
     lane_ = part_->begin(0);
-    lane_.random = 1;
+    other_ = part_->begin(1);
+    third_ = part_->begin(2);
+    lane_.random = other_.random = third_.random = 1;
   }
 
+  std::function<void()> when_making;          // called when a row is made
+  std::function<void()> when_asked_for_life;  // called when somebody asks whether a lane's owner is alive
+
   // Whether it has a row now.
-  bool push(std::uint64_t key) {
+  bool push(std::uint64_t key) { return push(lane_, key); }
+  // As another worker that pushes at the same time.
+  bool push_elsewhere(std::uint64_t key) { return push(other_, key); }
+  // As a third worker that is killed in a push.
+  void leave_pinned(std::uint64_t key) {
     float* row = nullptr;
-    part_->pin(lane_, part_->ask({&key, 1}), *this, false, &row);
-    part_->unpin(lane_);
-    return row != nullptr;
+    dead_ = 2;
+    part_->pin(third_, part_->ask({&key, 1}), *this, false, &row);
   }
+  // Two rows by one push.
+  void push_both(std::uint64_t first, std::uint64_t second) {
+    const std::uint64_t keys[] = {first, second};
+    float* rows[2];
+    part_->pin(lane_, part_->ask(keys), *this, false, rows);
+    part_->unpin(lane_);
+  }
+  shm::TablePart& operator*() noexcept { return *part_; }
+  shm::TableLane& lane() noexcept { return lane_; }
   void evict(std::uint64_t key) { REQUIRE(part_->evict(lane_, {&key, 1}) == 1); }
-  void tend(std::uint64_t looks) { part_->tend(lane_, looks); }
+  std::uint64_t tend(std::uint64_t looks) { return part_->tend(lane_, looks); }
+  std::uint64_t expire() { return tend(part_->rows_used()); }
   // nullptr: the key has no row.
   shm::AtomicShm<std::uint32_t>* used(std::uint64_t key) {
     const shm::TableShm& record = part_->record();
@@ -53,13 +78,63 @@ class Part : shm::RowMaker {
   }
 
  private:
-  void make(std::uint64_t, float* row) const noexcept override { *row = 0; }
+  static JobConfig three_workers() {
+    JobConfig config;
+    config.workers = 3;
+    return config;
+  }
+  void make(std::uint64_t, float* row) const noexcept override {
+    *row = 0;
+    if (when_making) when_making();
+  }
+  bool push(shm::TableLane& lane, std::uint64_t key) {
+    float* row = nullptr;
+    part_->pin(lane, part_->ask({&key, 1}), *this, false, &row);
+    part_->unpin(lane);
+    return row != nullptr;
+  }
 
   ManualClock clock_;
   TestJob job_;
   std::unique_ptr<shm::TablePart> part_;
-  shm::TableLane lane_;
+  shm::TableLane lane_, other_, third_;
+  std::uint32_t dead_ = ~0U;  // a lane
 };
+
+// A clock that a test sets, of which somebody else makes use right behind each look at it.
+class BusyClock final : public shm::Clock {
+ public:
+  explicit BusyClock(std::uint64_t quarters)
+      : now_(quarters << shm::kTimeShift), before_(shm::g_clock.exchange(this)) {}
+  ~BusyClock() { shm::g_clock = before_; }
+  BusyClock(const BusyClock&) = delete;
+  BusyClock& operator=(const BusyClock&) = delete;
+
+  void advance(std::uint64_t quarters) { now_ += quarters << shm::kTimeShift; }
+  std::function<void()> behind;
+
+  std::uint64_t now_ns() noexcept override {
+    const std::uint64_t now = now_;
+    if (behind && !is_behind_) is_behind_ = true, behind(), is_behind_ = false;
+    return now;
+  }
+  void sleep(std::uint64_t) noexcept override {}
+  void wait(std::atomic<std::uint32_t>&, std::uint32_t, std::uint64_t) noexcept override {}
+
+ private:
+  std::uint64_t now_;
+  bool is_behind_ = false;
+  shm::Clock* const before_;
+};
+
+constexpr std::uint64_t kQuarters = std::uint64_t{1} << 24;  // after which the time of a use begins at 0 again
+constexpr EvictBy kAllOrders[] = {EvictBy::kLeastRecentlyUsed, EvictBy::kLeastFrequentlyUsed, EvictBy::kAge};
+
+TableSpec hour_spec(std::uint64_t max_rows, EvictBy order) {
+  TableSpec spec = spec_of(max_rows, 1);
+  spec.ttl_seconds = 3600, spec.evict_by = order;
+  return spec;
+}
 
 TableSpec counting_spec(std::uint64_t max_rows) {
   TableSpec spec = spec_of(max_rows, 1);
@@ -168,4 +243,107 @@ TEST_CASE("table part: pushes of keys without rows count less while others get r
   CHECK(needed[5] > 50);
   CHECK(needed[5] < 120);
   CHECK(needed[1] + needed[5] + needed[7] + needed[8] + needed[9] == 200);
+}
+
+TEST_CASE("table part: rows that are used later than expire() notes the time are not too old") {
+  for (const EvictBy order : kAllOrders)
+    for (const std::uint64_t begin : {kQuarters / 2, kQuarters - 2, kQuarters - 1, kQuarters}) {
+      Part part(hour_spec(2048, order));
+      BusyClock clock(begin);
+      const Keys keys = some_keys(1000);
+      for (const std::uint64_t key : keys) part.push(key);
+      std::uint64_t turns = 0;
+      clock.behind = [&] {
+        if (++turns > 20) return;  // a call that goes on ends, too, and the test fails
+        clock.advance(1);
+        for (const std::uint64_t key : keys) part.push_elsewhere(key);
+        part.push_elsewhere(order == EvictBy::kAge ? 1000 + turns : keys[0]);  // the row that is made last
+      };
+      CHECK(part.expire() == 0);
+      CHECK(turns <= 1 + 1024 / 256);  // it looks at the rows once, 256 at a time
+      clock.behind = nullptr;
+      for (const std::uint64_t key : keys) REQUIRE(part.used(key) != nullptr);
+      // They do get too old, and a week without a use is no future.
+      clock.advance(7 * 24 * 3600 * 4);
+      CHECK(part.expire() >= 1000);
+      CHECK(part.used(keys[0]) == nullptr);
+    }
+}
+
+TEST_CASE("table part: rows that are used later than a push notes the time neither expire nor go first") {
+  for (const EvictBy order : kAllOrders)
+    for (const std::uint64_t begin : {kQuarters / 2, kQuarters - 1}) {
+      Part part(hour_spec(512, order));
+      BusyClock clock(begin);
+      const Keys old = some_keys(256, 1), used = some_keys(256, 2);
+      for (const std::uint64_t key : old) part.push(key);
+      clock.advance(8);
+      if (order != EvictBy::kAge)  // by which the time is that of the row's making
+        for (const std::uint64_t key : used) part.push(key);
+      std::uint64_t turns = 0;
+      part.when_making = [&] {
+        if (turns++ != 0) return;
+        clock.advance(1);
+        for (const std::uint64_t key : used) part.push_elsewhere(key);  // by kAge: they are made now
+      };
+      part.push_both(1, 2);
+      part.when_making = nullptr;
+      for (int more = 3; more < 60; ++more) part.push(std::uint64_t(more));
+      for (const std::uint64_t key : used) REQUIRE(part.used(key) != nullptr);
+    }
+}
+
+TEST_CASE("table part: a use never moves back, and a guest's is none") {
+  Part part(hour_spec(64, EvictBy::kLeastRecentlyUsed));
+  BusyClock clock(kQuarters - 1);
+  part.push(1);
+  const std::uint32_t before = part.used(1)->load_relaxed();
+  clock.behind = [&] { clock.advance(1), part.push_elsewhere(1); };
+  part.push(1);  // with a time that was noted before the other push
+  clock.behind = nullptr;
+  const std::uint32_t later = part.used(1)->load_relaxed();
+  CHECK((later >> 8) == (((before >> 8) + 1) & shm::kTimeMask));
+  clock.advance(3);
+  part.lane().is_guest = true;
+  part.push(1);
+  CHECK(part.used(1)->load_relaxed() == later);
+  part.lane().is_guest = false;
+  part.push(1);
+  CHECK(part.used(1)->load_relaxed() != later);
+}
+
+TEST_CASE("table part: a lane remembers a bounded number of free rows") {
+  constexpr std::uint64_t kRows = 200'000;
+  Part part(hour_spec(kRows, EvictBy::kLeastRecentlyUsed));
+  const Keys keys = some_keys(kRows);
+  for (const std::uint64_t key : keys) part.push_elsewhere(key);
+  (*part).evict(part.lane(), keys);
+  const std::size_t evicted = part.lane().free_rows.size();
+  CHECK(evicted < kRows / 2);
+  for (int sweep = 0; sweep < 20; ++sweep) part.expire();
+  CHECK(part.lane().free_rows.size() == evicted);
+  // The hand finds what is not remembered: all rows can be used again.
+  for (const std::uint64_t key : some_keys(kRows, 2)) REQUIRE(part.push(key));
+  CHECK((*part).counted(shm::TableCounter::kEvicted) == kRows);
+}
+
+TEST_CASE("table part: a row that nobody pushes is evicted though others are made beside it") {
+  for (const bool expires : {false, true}) {
+    Part part(hour_spec(8192, EvictBy::kLeastRecentlyUsed));
+    BusyClock clock(1000);
+    part.leave_pinned(1);
+    constexpr std::uint64_t kLong = 4 * 7200;
+    clock.advance(kLong);
+    bool has_asked = false;
+    part.when_asked_for_life = [&] {  // between the seal and the eviction
+      if (std::exchange(has_asked, true)) return;
+      clock.advance(-kLong);  // so that the other worker leaves the row
+      for (const std::uint64_t key : some_keys(2000)) part.push_elsewhere(key);
+      clock.advance(kLong);
+    };
+    const std::uint64_t key = 1;
+    CHECK((expires ? part.expire() : (*part).evict(part.lane(), {&key, 1})) == 1);
+    CHECK(has_asked);
+    CHECK(part.used(1) == nullptr);
+  }
 }

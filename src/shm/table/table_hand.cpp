@@ -1,5 +1,6 @@
 // The clock's hand of a table: which rows are worth least, evicting them, and taking back what the dead have left.
 #include <algorithm>
+#include <utility>
 
 #include "ps_shm/table_spec.hpp"
 #include "shm/base/clock.hpp"
@@ -12,6 +13,19 @@ constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of
 constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
 constexpr std::uint32_t kExactFrequency = 16;    // from there on, uses are counted as Morris (1978) did
 
+// The age of a use at the time `now`. Another process may have noted the time of a use after this one noted `now`: such a
+// use has age 0. So the last 2^22 ages, which are 13 days, stand for uses in the future, and 39 days remain for those in
+// the past, which is more than the longest ttl.
+constexpr std::uint32_t age_of(std::uint32_t used, std::uint32_t now) noexcept {
+  const std::uint32_t age = (now - (used >> 8)) & kTimeMask;
+  return age <= kTimeMask - (std::uint32_t{1} << 22) ? age : 0;
+}
+
+// False: it is another one by now, which `seen` becomes. Relaxed: a hint which rows are worth least.
+bool try_leave_hint(AtomicShm<std::uint32_t>& hint, std::uint32_t& seen, std::uint32_t guess) noexcept {
+  return hint.value.compare_exchange_strong(seen, guess, std::memory_order_relaxed);
+}
+
 }  // namespace
 
 void TablePart::note_time(TableLane& lane) const noexcept {
@@ -21,16 +35,20 @@ void TablePart::note_time(TableLane& lane) const noexcept {
 // Notes a use of the row, where that says something new.
 void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
   if (lane.is_guest) return;
-  const std::uint32_t before =
-      there.used.load_relaxed();  // relaxed, as the next: only a hint which rows are worth least
-  std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
   const auto by = static_cast<EvictBy>(shm_.evict_by);
-  if (by != EvictBy::kAge) time = lane.time;
-  if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
-    if (frequency < kExactFrequency || lane.draw() % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
-  }
-  const std::uint32_t now = make_used(time, frequency);
-  if (now != before) there.used.store_relaxed(now);
+  std::uint32_t before = there.used.hint(), now;  // it says only which rows are worth least
+  do {
+    std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
+    if (by != EvictBy::kAge && age_of(before, lane.time) != 0) time = lane.time;  // it never moves back
+    if (by == EvictBy::kLeastFrequentlyUsed && frequency < kMaxFrequency) {
+      if (frequency < kExactFrequency || lane.draw() % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
+    }
+    now = make_used(time, frequency);
+  } while (now != before && !try_leave_hint(there.used, before, now));
+}
+
+bool TablePart::is_expired(const TableLane& lane, const TableRowShm& there) const noexcept {
+  return shm_.ttl_ns != 0 && std::uint64_t{age_of(there.used.hint(), lane.time)} << kTimeShift > shm_.ttl_ns;
 }
 
 // (table.E1) Whether the lane's living owner has noted the row.
@@ -51,22 +69,22 @@ bool TablePart::is_being_made(std::uint64_t number) const {
 void TablePart::free_dead(TableLane& lane, std::uint64_t number, std::uint64_t word) {
   if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E7)
   fault_point(FaultPoint::kRowFreed);
-  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+  lane.remember_free(number);
 }
 
 // (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
 void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {
   if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
   fault_point(FaultPoint::kRowRecovered);
-  lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+  lane.remember_free(number);
 }
 
 // (table.E2) False: the row has changed since.
-bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired) {
+bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, std::uint64_t key, bool is_expired) {
   const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
   if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
   fault_point(FaultPoint::kRowSealed);
-  lane.sealed.push_back({number, sealed, is_expired});
+  lane.sealed.push_back({number, sealed, key, is_expired});
   return true;
 }
 
@@ -94,17 +112,19 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
       count(lane, TableCounter::kSpared);
       continue;
     }
-    const std::uint64_t key = there.key.load_relaxed(), dead = next_word(word, RowState::kDead, reference_of(word));
-    // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
-    if (!there.word.try_exchange_acq_rel(word, dead)) continue;
+    const std::uint64_t dead = next_word(word, RowState::kDead, reference_of(word));
+    if (!there.word.try_exchange_acq_rel(word, dead)) {  // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
+      lane.sealed_in_vain.push_back(one.key);
+      continue;
+    }
     fault_point(FaultPoint::kRowDead);
     ++evicted;
     count(lane, TableCounter::kEvicted);
     if (one.is_expired) count(lane, TableCounter::kExpired);
-    const std::uint64_t order = order_of_row(key);
+    const std::uint64_t order = order_of_row(one.key);
     const std::uint32_t bucket = bucket_of(order);
     link_bucket(lane, bucket);
-    static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+    static_cast<void>(find(lane, bucket, order, one.key));  // (table.E6)
     free_dead(lane, one.row, dead);
   }
   lane.sealed.clear();
@@ -124,18 +144,19 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
   }
   std::uint64_t evicted = 0;
   lane.candidates.clear();
+  lane.sealed_in_vain.clear();
   for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
+    if (looks % kLooks == 0) note_time(lane);  // a long turn goes on while others use rows
     TableRowShm& there = row(at);
     std::uint64_t word = there.word.load_acquire();  // (table.E1)
     const std::uint64_t key = there.key.load_relaxed();
     switch (state_of(word)) {
       case RowState::kFree: {
         const std::uint64_t owner = reference_of(word);
-        const bool is_made =
-            owner != 0 && owner <= shm_.lanes && has_noted(static_cast<std::uint32_t>(owner - 1), at);
+        const bool is_made = owner != 0 && owner <= shm_.lanes && has_noted(static_cast<std::uint32_t>(owner - 1), at);
         if (is_made) break;
         if (owner == 0)
-          lane.free_rows.push_back(static_cast<std::uint32_t>(at));
+          lane.remember_free(at);
         else
           recover(lane, at, word);
         break;
@@ -164,19 +185,19 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
       }
       case RowState::kLive:
       case RowState::kSealed: {
-        const std::uint32_t used = there.used.load_relaxed(), frequency = used & kMaxFrequency;
-        const std::uint32_t age = (lane.time - (used >> 8)) & kTimeMask;
-        const bool is_expired = shm_.ttl_ns != 0 && std::uint64_t{age} << kTimeShift > shm_.ttl_ns;
-        if (is_expired) {
-          if (seal(lane, at, word, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
+        if (is_expired(lane, there)) {
+          if (seal(lane, at, word, key, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
           break;
         }
         if (wanted == 0) break;
+        std::uint32_t used = there.used.hint();
+        const std::uint32_t frequency = used & kMaxFrequency;
         const bool by_frequency = static_cast<EvictBy>(shm_.evict_by) == EvictBy::kLeastFrequentlyUsed;
-        const std::uint64_t worth = (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age);
-        lane.candidates.push_back({worth, {at, word, false}});
+        const std::uint64_t worth =
+            (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age_of(used, lane.time));
+        lane.candidates.push_back({worth, {at, word, key, false}});
         if (by_frequency && frequency != 0 && lane.draw() % 8 == 0)
-          there.used.store_relaxed(make_used(used >> 8, frequency - (frequency + 15) / 16));
+          try_leave_hint(there.used, used, make_used(used >> 8, frequency - (frequency + 15) / 16));
         break;
       }
     }
@@ -186,7 +207,8 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
   std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto one = lane.candidates.begin(); one != worst; ++one) {
-    if (seal(lane, one->second.row, one->second.word, false) && lane.sealed.size() == kEvictedAtOnce)
+    const TableLane::Sealed& row = one->second;
+    if (seal(lane, row.row, row.word, row.key, false) && lane.sealed.size() == kEvictedAtOnce)
       evicted += evict_sealed(lane);
   }
   return evicted + evict_sealed(lane);
@@ -201,27 +223,41 @@ void TablePart::make_room(TableLane& lane, bool may_evict) {
 
 std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
   note_time(lane);
-  std::uint64_t evicted = 0, before;
-  do {  // as evict()
-    before = evicted;
-    evicted += turn(lane, looks, 0);
-  } while (evicted != before);
-  return evicted;
+  const std::uint64_t evicted = turn(lane, looks, 0);
+  return evicted + repeat_in_vain(lane, true);
 }
 
 std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> keys) {
-  std::uint64_t evicted = 0, before;
-  do {  // a seal is void where a neighbour in the list has been linked or unlinked, so that takes several rounds
-    before = evicted;
-    for (const std::uint64_t key : keys) {
-      const std::uint64_t order = order_of_row(key);
-      std::uint64_t word;
-      const auto found = locate(lane, key, order, bucket_of(order), word);
-      if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
-      if (seal(lane, *found, word, false) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
-    }
-    evicted += evict_sealed(lane);
-  } while (evicted != before && evicted < keys.size());
+  lane.sealed_in_vain.clear();
+  const std::uint64_t evicted = seal_and_evict(lane, keys, false);
+  return evicted + repeat_in_vain(lane, false);
+}
+
+// are_expired: of these keys only the rows that are too old.
+std::uint64_t TablePart::seal_and_evict(TableLane& lane, std::span<const std::uint64_t> keys, bool are_expired) {
+  std::uint64_t evicted = 0;
+  for (const std::uint64_t key : keys) {
+    const std::uint64_t order = order_of_row(key);
+    std::uint64_t word;
+    const auto found = locate(lane, key, order, bucket_of(order), word);
+    if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
+    if (are_expired && !is_expired(lane, row(*found))) continue;
+    if (seal(lane, *found, word, key, are_expired) && lane.sealed.size() == kEvictedAtOnce)
+      evicted += evict_sealed(lane);
+  }
+  return evicted + evict_sealed(lane);
+}
+
+// A seal is void if a neighbour in the list was linked or unlinked, if a push has brought the row back, or if another
+// lane has sealed it, too. Rows that are pinned at the time of the next seal are spared, and those that were used are not
+// too old any more, so this ends.
+std::uint64_t TablePart::repeat_in_vain(TableLane& lane, bool are_expired) {
+  std::uint64_t evicted = 0;
+  while (!lane.sealed_in_vain.empty()) {
+    const std::vector<std::uint64_t> keys = std::exchange(lane.sealed_in_vain, {});
+    note_time(lane);
+    evicted += seal_and_evict(lane, keys, are_expired);
+  }
   return evicted;
 }
 

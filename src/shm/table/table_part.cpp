@@ -321,7 +321,7 @@ bool TablePart::take_unused(TableLane& lane) {
     if (!has_memory(end)) return false;
   } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)
   fault_point(FaultPoint::kRowsTaken);
-  for (std::uint64_t number = end; number-- > next;) lane.free_rows.push_back(static_cast<std::uint32_t>(number));
+  for (std::uint64_t number = end; number-- > next;) lane.remember_free(number);
   grow();
   link_next_buckets(lane);
   return true;
@@ -373,7 +373,7 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batc
         word.store_release(next_word(word.load_relaxed(), RowState::kFree, 0));  // (table.I5) not linked: this lane's
         fault_point(FaultPoint::kRowGivenBack);
         lane.shared->inserting.store_release(0);  // (table.I7)
-        lane.free_rows.push_back(static_cast<std::uint32_t>(*mine));
+        lane.remember_free(*mine);
       }
       return at.current;
     }
@@ -386,7 +386,7 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batc
       }
       TableRowShm& made = row(*mine);
       made.key.store_relaxed(key);  // (table.I3) private, as the next
-      made.used.store_relaxed(make_used(lane.time, 0));
+      made.used.leave_hint(make_used(lane.time, 0));
       made.pushes.store_relaxed(0);
       made.mark.store_relaxed(maker.mark());
       maker.make(key, lane.new_row.data());

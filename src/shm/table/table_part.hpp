@@ -16,7 +16,8 @@
 
 namespace ps_shm::shm {
 
-constexpr std::uint64_t kRowsAtOnce = 64;  // that a lane takes of the unused ones
+constexpr std::uint64_t kRowsAtOnce = 64;          // that a lane takes of the unused ones
+constexpr std::size_t kFreeRowsAtMost = 1U << 16;  // that a lane remembers; the hand finds the others
 
 // How many rows of a part have memory once `rows` of them do: it is asked for in steps of 1 MiB.
 constexpr std::uint64_t rows_to_back(std::uint64_t rows, std::uint64_t max_rows, std::uint64_t row_bytes) noexcept {
@@ -39,7 +40,7 @@ struct TableLane {
   TableLaneShm* shared = nullptr;
   std::uint32_t number = 0;
   std::uint32_t owner = 0;               // its number, which its pins and its note have
-  std::vector<std::uint32_t> free_rows;  // that may be free: others may take them
+  std::vector<std::uint32_t> free_rows;  // that may be free, at most kFreeRowsAtMost: others may take them
   bool is_guest = false;                 // what it changes counts as no use of a row, and it evicts none to make room
   std::uint64_t random = 0;
 
@@ -52,11 +53,16 @@ struct TableLane {
   std::vector<float> new_row;
   std::uint32_t time = 0;  // now, in the units of TableRowShm::used
 
+  void remember_free(std::uint64_t row) {
+    if (free_rows.size() < kFreeRowsAtMost) free_rows.push_back(static_cast<std::uint32_t>(row));
+  }
+
   struct Sealed {
-    std::uint64_t row, word;
+    std::uint64_t row, word, key;
     bool is_expired;
   };
   std::vector<Sealed> sealed;                                   // to be evicted together
+  std::vector<std::uint64_t> sealed_in_vain;                    // keys of rows whose words have changed since
   std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
   std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {pin, lane}
 };
@@ -228,7 +234,10 @@ class TablePart {
   bool is_being_made(std::uint64_t number) const;
   void make_room(TableLane& lane, bool may_evict);
   std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
-  bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, bool is_expired);
+  bool is_expired(const TableLane& lane, const TableRowShm& there) const noexcept;
+  bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, std::uint64_t key, bool is_expired);
+  std::uint64_t seal_and_evict(TableLane& lane, std::span<const std::uint64_t> keys, bool are_expired);
+  std::uint64_t repeat_in_vain(TableLane& lane, bool are_expired);
   void list_sealed(TableLane& lane);
   void list(TableLane& lane, std::uint64_t key, std::uint32_t epoch);
   EvictedShm* list_of(std::uint32_t lane) const noexcept;
