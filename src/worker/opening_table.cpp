@@ -138,7 +138,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
   std::vector<std::uint64_t> keys(kBlock), own;
   std::vector<float> values(kBlock * form.width()), state(kBlock * form.state_size()), raw(form.raw_size());
   std::vector<std::size_t> places;
-  std::uint64_t missed = 0;
+  std::uint64_t missed = 0, restored = 0;
   for (std::uint64_t first = 0; first < stored->rows; first += kBlock) {
     const std::uint64_t count = std::min(kBlock, stored->rows - first);
     from.read_rows(spec.name, first, std::span(keys).first(count), std::span(values).first(count * form.width()),
@@ -149,8 +149,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
     for (std::size_t at = 0; at < own.size(); at += shm::kPins) {
       const std::size_t wanted = std::min<std::size_t>(shm::kPins, own.size() - at);
       // What is full stays as it is, instead of evicting rows that were restored just before.
-      const std::uint64_t room = lane.free_rows.size() + record.max_rows - part.rows_used();
-      const std::size_t fitting = std::min<std::uint64_t>(wanted, room);
+      const std::size_t fitting = std::min<std::uint64_t>(wanted, record.max_rows - restored);
       missed += wanted - fitting;
       if (fitting == 0) continue;
       std::array<float*, shm::kPins> rows;
@@ -158,6 +157,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
       part.pin(lane, batch, *this, true, rows.data());
       for (std::size_t i = 0; i < fitting; ++i) {
         if (rows[i] == nullptr) continue;  // counted as refused
+        ++restored;
         const std::size_t place = places[at + i];
         form.compose(settings, core.live.settings.learning_rate, values.data() + place * form.width(),
                      state.data() + place * form.state_size(), raw.data());

@@ -529,6 +529,13 @@ MUTANTS = {
         "file": "src/shm/table/table_hand.cpp",
         "changes": [("      lane.sealed_in_vain.push_back(one.key);\n", "")],
     },
+    "table_restored_rows_evicted": {
+        "breaks": "A table that begins with a checkpoint takes rows for room that it has filled.",
+        "rule": "table checkpoints",
+        "tests": ['table_checkpoint "table checkpoint: rows that have no room*"'],
+        "file": "src/worker/opening_table.cpp",
+        "changes": [("        ++restored;\n", "")],
+    },
     "table_pulls_always_count": {
         "breaks": "Pulls count as uses even where they shall not.",
         "rule": "table ttl",

@@ -110,14 +110,16 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
   const Keys keys = some_keys(800);
   job.push(keys, 1.0F);
   const std::string saved = Checkpoint::save(JobView(job.config.job), folder.path());
-  {
+  for (const double ttl : {0.0, 3600.0}) {
     const JobConfig next = restoring(config, saved);
     const Server server(next);
     std::vector<std::string> lines;
     WorkerOptions options = quiet_options(next);
     options.log = [&](const std::string& line) { lines.push_back(line); };
     Worker worker(options);
-    Table table = worker.table(spec_of(300, 2));
+    TableSpec few = spec_of(300, 2);
+    few.ttl_seconds = ttl;
+    Table table = worker.table(few);
     CHECK(table.statistics().rows == 300);
     CHECK(table.statistics().evicted == 0);
     REQUIRE(lines.size() == 1);
