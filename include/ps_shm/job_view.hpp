@@ -187,6 +187,7 @@ struct JobInfo {
   double snapshot_age_seconds = 0;    // since the last one was asked for
   bool has_snapshot = false;          // some process is taking or holding a snapshot
   bool is_pausing_pushes = false;     // pushes are waiting for a snapshot that is being taken
+  std::uint64_t guest_ticket = 0;     // the greatest ticket of a guest (Worker::add_once()); 0: there was none
 };
 
 // An account of the versioned buffers. Each buffer must be named exactly once: by a chunk, by a snapshot image (or the

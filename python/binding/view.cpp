@@ -75,9 +75,9 @@ nb::object values(const ViewHandle& self, const std::string& name) {
 // numbers them.
 class TakenSnapshot {
  public:
-  TakenSnapshot(ViewHandle of, const std::string& group) : of_(std::move(of)) {
+  TakenSnapshot(ViewHandle of, const std::string& group, const SnapshotOptions& options = {}) : of_(std::move(of)) {
     of_.look([&](const JobView& view) {
-      snapshot_.emplace(view.snapshot({}, group));
+      snapshot_.emplace(view.snapshot(options, group));
       names_ = snapshot_->variables();
       all_ = view.variables();
     });
@@ -275,6 +275,9 @@ forked child.)");
           "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale and "
           "workers.")
       .def_prop_ro(
+          "guest_ticket", [](const ViewHandle& self) { return info(self).guest_ticket; },
+          "The greatest ticket with which a Guest has changed the job; 0: there was none.")
+      .def_prop_ro(
           "bytes", [](const ViewHandle& self) { return info(self).bytes.total(); },
           "The memory of /dev/shm that the job takes, in bytes.");
   return type;
@@ -337,13 +340,17 @@ Raises:
     Error: the variable is not initialised (INVALID_STATE).
     TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)")
       .def(
-          "snapshot", [](const ViewHandle& self, const std::string& group) { return new TakenSnapshot(self, group); },
-          nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "",
-          nb::sig("def snapshot(self, *, group: str = '') -> Snapshot"),
+          "snapshot",
+          [](const ViewHandle& self, const std::string& group, double wait) {
+            return new TakenSnapshot(self, group, {.wait_seconds = wait});
+          },
+          nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "", "wait"_a = SnapshotOptions().wait_seconds,
+          nb::sig("def snapshot(self, *, group: str = '', wait: float = 60.0) -> Snapshot"),
           R"(Takes a consistent snapshot and returns it as a Snapshot, which copies into arrays that there are.
 
 Args:
     group: as for state().
+    wait: how many seconds to wait for another snapshot to be released; mode sync: or for a step to be applied.
 
 Raises:
     Error: as state().

@@ -190,6 +190,7 @@ JobInfo JobView::info() const {
     info.is_pausing_pushes = shm::snapshot_state(word) != shm::SnapshotState::kOpen;
     info.has_snapshot = job.locks().is_held_by_other(shm::kSnapshotByte);
     info.snapshot_age_seconds = now > began ? double(now - began) * 1e-9 : 0;
+    info.guest_ticket = job.worker(job.ranks() - 1).ticket.load_relaxed();  // relaxed: a word by itself
     for (std::uint32_t shard = 0; shard < impl_->shards; ++shard) {
       const shm::HeaderShm& header = job.shard(shard).header();
       TaskInfo task;

@@ -342,6 +342,21 @@ def test_a_variable_that_is_declared_late_is_left_alone(job):
         assert twins.values("w") == [[2, 2]] * 2 and twins.values("late") == [[7, 7], [1, 1]]
 
 
+def test_a_new_state_begins_above_the_last_ticket_of_the_jobs_guest(job):
+    with Twins(job, {"w": numpy.zeros(1, "float32")}) as twins:
+        tickets = [2**63, 1]
+        for name, ticket in zip(twins.jobs, tickets):
+            assert ps_shm.View(name).guest_ticket == 0
+            with ps_shm.Guest(name) as guest:
+                guest.add_once(ticket, {"w": numpy.ones(1, "float32")})
+            assert ps_shm.View(name).guest_ticket == ticket
+        twins.make()
+        twins.join()
+        twins.round({"w": [1]}, {"w": [3]})
+        assert twins.values("w") == [[3], [3]]
+        assert ps_shm.View(twins.jobs[0]).guest_ticket == twins.bridges[0].header.ticket > 2**63
+
+
 def test_a_report_that_cannot_be_written_ends_no_bridge(job, capfd):
     with Twins(job, {"w": numpy.zeros(2, "float32")}, "--report", "/dev/full") as twins:
         twins.join()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Optional
 
-from .. import _core
+from .. import View, _core
 
 Counted = dict[str, int]  # by box: the number of its last cut that an anchor contains
 
@@ -101,8 +101,10 @@ class State(_core.BridgeState):
     ) -> None:
         """Takes the state of the job, or makes a new one. tables: of each the most keys, and the floats of a row."""
         super().__init__(job, instance, blocks, wire, outer, list(tables))
-        # A ticket has to be greater than any that an earlier state of this job gave.
-        self.header = _parse(self.text) if self.text else Header(ticket=int(time.time() * 1000))
+        if self.text:
+            self.header = _parse(self.text)
+        else:  # bridge.C1; and rows have marks of the tickets of an earlier state, which no guest's entry has
+            self.header = Header(ticket=max(int(time.time() * 1000), View(job).guest_ticket))
 
     def set(self, **changes: Any) -> None:
         """Replaces fields of the header, all at once."""
