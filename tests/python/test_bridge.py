@@ -14,7 +14,7 @@ from boxes import TOOLS, Boxes, BoxesHere, free_port, together
 from conftest import PATIENCE, read_line, wait_until
 
 import ps_shm
-from ps_shm.bridge import _group, _options
+from ps_shm.bridge import _box, _group, _options
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
@@ -340,6 +340,30 @@ def test_a_variable_that_is_declared_late_is_left_alone(job):
         twins.join()
         twins.round({"w": [1, 1], "late": [7, 7]}, {"w": [1, 1]})
         assert twins.values("w") == [[2, 2]] * 2 and twins.values("late") == [[7, 7], [1, 1]]
+
+
+@pytest.mark.parametrize("declared", [0, 1])
+def test_a_bridge_of_a_restored_job_waits_for_its_variables(job, tmp_path, monkeypatch, declared):
+    names = ["w", "v"]
+    with ps_shm.Server(job, optimizer="add"), ps_shm.Worker(job) as worker:
+        worker.variables({name: numpy.ones(3, "float32") for name in names})
+        worker.step()
+        saved = ps_shm.checkpoint.save(job, tmp_path)
+    with ps_shm.Server(job, optimizer="add", restore=saved), ps_shm.Worker(job) as worker:
+        assert ps_shm.View(job).global_step == 1
+
+        def declare(some):
+            worker.variables({name: numpy.zeros(3, "float32") for name in some})
+
+        def go_on(_):  # the bridge has looked
+            declare(names)
+            worker.step()
+
+        if declared:
+            declare(names[:declared])
+        monkeypatch.setattr(_box.time, "sleep", go_on)
+        box = _box.Box(_options.parse(["--job", job, "--box", "0", "--boxes", "2", "--meet", "none"]))
+        assert [part.name for part in box.parts] == ["v", "w"]
 
 
 def test_a_new_state_begins_above_the_last_ticket_of_the_jobs_guest(job):

@@ -58,7 +58,9 @@ class Box:
                 inode = self._inode()
                 self.view = ps_shm.View(options.job)
                 variables = self.view.variables()
-                if self.view.global_step > 0 and all(v.initialised for v in variables) and inode == self._inode():
+                # A job that was restored begins with variables of its checkpoint that nobody has declared yet.
+                has_stepped = self.view.global_step > int(self.view.settings["first_step"])
+                if has_stepped and all(v.initialised for v in variables) and inode == self._inode():
                     break
             except ps_shm.Error as error:
                 if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
