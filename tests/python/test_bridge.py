@@ -366,6 +366,28 @@ def test_a_bridge_of_a_restored_job_waits_for_its_variables(job, tmp_path, monke
         assert [part.name for part in box.parts] == ["v", "w"]
 
 
+def test_while_another_process_holds_the_snapshot_a_box_has_no_weight(job, monkeypatch, capfd):
+    monkeypatch.setattr(_box, "CUT_SECONDS", 0.01)
+    with Twins(job, {"w": numpy.zeros(1, "float32")}, "--combine", "sum") as twins:
+        with ps_shm.View(twins.jobs[0]).snapshot(), pytest.raises(ps_shm.Timeout, match="one snapshot at a time"):
+            twins.bridges[0].box.found(twins.bridges[0].state)
+        twins.join()
+        with ps_shm.View(twins.jobs[0]).snapshot():
+            for number in range(1, 4):
+                twins.round({"w": [10]}, {"w": [1]})
+                assert [bridge.header.round for bridge in twins.bridges] == [number] * 2
+                assert twins.values("w") == [[11 * number], [number]]
+        said = "takes part without its box's work until the job can have a snapshot"
+        assert capfd.readouterr().err.count(said) == 1
+        twins.round({"w": [10]}, {"w": [1]})
+        assert twins.values("w") == [[44], [44]]
+        with ps_shm.View(twins.jobs[0]).snapshot():
+            twins.round({"w": [10]}, {"w": [1]})
+        assert capfd.readouterr().err.count(said) == 1  # again
+        twins.round({"w": [10]}, {"w": [1]})
+        assert twins.values("w") == [[66], [66]]
+
+
 def test_a_new_state_begins_above_the_last_ticket_of_the_jobs_guest(job):
     with Twins(job, {"w": numpy.zeros(1, "float32")}) as twins:
         tickets = [2**63, 1]

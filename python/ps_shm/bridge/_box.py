@@ -22,6 +22,7 @@ Made = TypeVar("Made")
 BLOCK: int = _core.BridgeState.BLOCK
 POLL_SECONDS = 0.02
 LEAVING_SECONDS = 5.0
+CUT_SECONDS = 1.0  # how long a cut waits for another snapshot, such as that of a checkpoint
 CHANGE_SECONDS = 5.0  # mode sync: how long the others' next round may wait for a step of this job
 
 
@@ -137,10 +138,20 @@ class Box:
             kinds[part.first : part.first + part.blocks] = has(part)
         return kinds
 
+    def snapshot(self) -> _core.Snapshot:
+        """A snapshot. Raises ps_shm.Timeout where the job cannot have one now: another process has one, or workers are stopped."""
+        try:
+            return self.view.snapshot(group=self.options.group, wait=CUT_SECONDS)
+        except ps_shm.Error as error:
+            if error.code == ps_shm.ErrorCode.UNAVAILABLE:
+                raise ps_shm.Timeout(str(error)) from error
+            raise
+
     def cut(self, state: _core.BridgeState, fragment: range) -> tuple[int, bool]:
         """Takes a snapshot and encodes what the box has done since its anchor. Its global step, and whether it is finite.
 
-        In the other blocks it sends nothing, so that all of what it has done there is still to be counted.
+        In the other blocks it sends nothing, so that all of what it has done there is still to be counted. Raises
+        ps_shm.Timeout as snapshot().
         """
         is_finite = True
         for begin, end in ((0, fragment.start), (fragment.stop, self.blocks)):
@@ -148,7 +159,7 @@ class Box:
             state.base[begin * BLOCK : end * BLOCK] = state.anchor[begin * BLOCK : end * BLOCK]
         if not self.parts:
             return self.step, True
-        with self.view.snapshot(group=self.options.group) as snapshot:
+        with self.snapshot() as snapshot:
             for part in self.parts:
                 begin, end = max(part.first, fragment.start), min(part.first + part.blocks, fragment.stop)
                 if begin >= end:
@@ -173,7 +184,7 @@ class Box:
         """Makes the job's values the anchor. Returns their global step."""
         if not self.parts:
             return self.step
-        with self.view.snapshot(group=self.options.group) as snapshot:
+        with self.snapshot() as snapshot:
             state.anchor[:] = 0
             for part in self.parts:
                 begin = part.first * BLOCK

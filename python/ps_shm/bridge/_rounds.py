@@ -46,6 +46,7 @@ class Bridge:
         self._residual = np.zeros((0 if options.wire == "float32" else self.box.blocks, BLOCK), np.float32)
         self._next_residual: Optional[tuple[Any, Any]] = None
         self._can_report = True
+        self._lacks_snapshot = False
         self._last_step, self._last_time = self.box.step, time.monotonic()
         self.state.set(
             box=options.box, boxes=options.boxes, variables=self.box.declared, **self.tables.first_fields()
@@ -331,10 +332,17 @@ class Bridge:
             return self._last_cut()
         try:
             step, is_finite = self.box.cut(self.state, self.box.fragment(self.header.round))
-        except ps_shm.Error:
-            if not self.box.is_over:
+            self._lacks_snapshot = False
+        except ps_shm.Error as error:
+            if self.box.is_over:  # it has ended meanwhile
+                return self._last_cut()
+            if not isinstance(error, ps_shm.Timeout):
                 raise
-            return self._last_cut()  # it has ended meanwhile
+            if not self._lacks_snapshot:
+                self.tell(f"takes part without its box's work until the job can have a snapshot: {error}")
+            self._lacks_snapshot = True
+            self.state.present[:] = 0
+            return 0.0, True
         changes: dict[str, Any] = {}
         if self.tables and is_finite and step > self.header.counted_step:
             made = self.box.as_guest(self.tables.cut)
@@ -479,9 +487,8 @@ class Bridge:
         while True:
             try:
                 self.resolve()
-                is_waiting = False
                 self.join(stays)
-                tries, stays = 0, False
+                tries, is_waiting, stays = 0, False, False
                 self.resolve()
                 self.tell(f"group of {len(self.group.members)} of {self.options.boxes} boxes at round {self.header.round}",
                     members=self.group.members)  # fmt: skip
