@@ -14,7 +14,7 @@ from boxes import TOOLS, Boxes, BoxesHere, free_port, together
 from conftest import PATIENCE, read_line, wait_until
 
 import ps_shm
-from ps_shm.bridge import _box, _group, _options
+from ps_shm.bridge import _box, _group, _options, _state
 
 
 @pytest.mark.parametrize("mode", ["async", "ssp", "sync"])
@@ -401,6 +401,20 @@ def test_a_new_state_begins_above_the_last_ticket_of_the_jobs_guest(job):
         twins.round({"w": [1]}, {"w": [3]})
         assert twins.values("w") == [[3], [3]]
         assert ps_shm.View(twins.jobs[0]).guest_ticket == twins.bridges[0].header.ticket > 2**63
+
+
+def test_a_header_has_room_for_the_most_boxes_and_tables(job):
+    boxes, tables, most = _options.MAX_BOXES, 1024, 2**64 - 1
+    counted, numbers = {str(box): 2**62 - 1 for box in range(boxes)}, (most,) * tables
+    ready = _state.Ready(most, most, most, most, counted, 1 / 3, 1 / 3, numbers)
+    by_table = {name: numbers for name in ("most_keys", "keys", "based", "due", "cut_rows", "cut_versions", "versions", "last_rows")}
+    with ps_shm.Server(job, optimizer="add"):
+        state = _state.State(job, ps_shm.View(job).instance, 1, "float32", "add")
+        state.set(phase="counted", counted=counted, ready=ready, members=tuple(range(boxes)),
+                  tables=("t" * 127,) * tables, **by_table)  # fmt: skip
+        header = state.header
+        del state
+        assert _state.State(job, ps_shm.View(job).instance, 1, "float32", "add").header == header
 
 
 def test_a_report_that_cannot_be_written_ends_no_bridge(job, capfd):

@@ -48,7 +48,7 @@
 //   0        +---------------------+
 //            | HeaderShm           |  the bridge                         inspect_shm
 //   512      | BridgeShm           |  the bridge                         inspect_shm
-//   4096     | text[2]             |  the bridge: JSON, 64 KiB each      inspect_shm
+//   4096     | text[2]             |  the bridge: JSON, 512 KiB each     inspect_shm
 //            | scratch             |  of a part of the next two
 //            | anchor              |  floats
 //            | momentum            |  floats, if the outer rule has one
@@ -427,7 +427,9 @@ inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // as the norm: not requested; no sum has these bits
 inline constexpr std::size_t kGradientsOffset = 135168;
 inline constexpr std::size_t kBridgeRecordOffset = 512, kBridgeTextOffset = 4096;
-inline constexpr std::size_t kBridgeTextBytes = 64 << 10;  // of each of the two
+// Of each of the two: room for the most boxes (1000, _options.py) and tables (kMaxTables), with the longest names and
+// numbers.
+inline constexpr std::size_t kBridgeTextBytes = 512 << 10;
 inline constexpr std::size_t kBridgeBlock = 1024;          // floats
 inline constexpr std::size_t kBridgePart = 64;             // blocks that the outer step computes at a time
 inline constexpr std::size_t kSharedRecordOffset = 512;
