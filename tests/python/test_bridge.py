@@ -5,12 +5,13 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 
 import numpy
 import pytest
-from boxes import TOOLS, Boxes, BoxesHere, free_port, together
+from boxes import TOOLS, Box, Boxes, BoxesHere, free_port, together
 from conftest import PATIENCE, read_line, wait_until
 
 import ps_shm
@@ -605,11 +606,71 @@ def run_module(*arguments, **variables):
                           env={**os.environ, **variables})
 
 
+def test_places_may_be_addresses_of_ipv6(monkeypatch):
+    def parsed(*meet):
+        return _options.parse(["--job", "none", "--box", "0", "--boxes", "2", *meet]).meet
+
+    for text, places in (("[::1]:1", (("::1", 1),)), ("[::1]", (("::1", 29400),)), ("::1", (("::1", 29400),)),
+                         ("fe80::1%eth0", (("fe80::1%eth0", 29400),)), ("[fe80::1%eth0]:7", (("fe80::1%eth0", 7),)),
+                         ("a:1,[::1]:2", (("a", 1), ("::1", 2))), ("a", (("a", 29400),))):  # fmt: skip
+        assert parsed("--meet", text) == places
+        assert parsed("--meet", ",".join(_options.shown_place(*place) for place in places)) == places
+    for text in ("[a]:1", "[::1", "::1]:1", "[::1]1", "[::1]:", "[::1]:65536", "a:0", ":1", "", "a,", "::g", "[]"):
+        with pytest.raises(SystemExit):
+            parsed("--meet", text)
+    for address in ("::1", "[::1]"):
+        monkeypatch.setenv("MASTER_ADDR", address)
+        monkeypatch.setenv("MASTER_PORT", "5")
+        assert parsed() == (("::1", 5),)
+
+
+def test_who_cannot_keep_a_store_says_where(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("the address is in use")
+
+    monkeypatch.setattr(_group.Group, "_open", fail)
+    with pytest.raises(SystemExit, match=r"bridge 0: cannot keep a store at \[::1\]:7: the address is in use"):
+        _group.Group(_options.parse(["--job", "none", "--box", "0", "--boxes", "2", "--meet", "[::1]:7"]))
+
+
+def test_a_box_has_one_bridge(job, tmp_path):
+    with Boxes(job, tmp_path, count=2, restarts=True) as boxes:
+        second = Box(boxes, 2)
+        try:
+            boxes.start()
+            boxes.after_rounds(1)
+            groups = [box.text().count("group of 2 of 2 boxes") for box in boxes]
+            second.start_bridge(box=1)
+            second.bridge.join(PATIENCE)
+            assert second.bridge.exitcode == 3
+            assert f"box 1 has another bridge: process {boxes[1].bridge.pid} on {socket.gethostname()}, started 2" in second.text()
+            boxes.after_rounds(2)
+            assert [box.text().count("group of 2 of 2 boxes") for box in boxes] == groups
+            boxes[1].start_bridge()  # after its death
+            boxes.after_rounds(2)
+            assert "has another bridge" not in boxes[1].text()
+            boxes.check(boxes.end())
+        finally:
+            second.kill_bridge()
+            second.end_job()
+
+
+def test_the_box_that_keeps_the_store_has_one_bridge(monkeypatch, capfd):
+    options = _options.parse(["--job", "none", "--box", "0", "--boxes", "2", "--meet", f"127.0.0.1:{free_port()}"])
+    first, open_store = _group.Group(options), _group.Group._open
+    assert first.options is options
+    monkeypatch.setattr(_group.Group, "_open", lambda self, place, is_own: open_store(self, place, False))  # elsewhere
+    with pytest.raises(SystemExit) as ended:
+        _group.Group(options)
+    assert ended.value.code == 3 and f"box 0 has another bridge: process {os.getpid()} on " in capfd.readouterr().err
+
+
 def test_the_program_says_what_is_wrong(tmp_path):
     assert "--meet is required" in run_module("--job", "none", "--box", "0", "--boxes", "2").stderr
     assert "the boxes are 0 to 1" in run_module("--job", "none", "--box", "2", "--boxes", "2", "--meet", "a").stderr
     assert "'a:b' is not HOST:PORT" in run_module("--meet", "a:b").stderr
     assert "invalid choice: 'tcp'" in run_module("--backend", "tcp").stderr
+    assert "'::1:29400' is not HOST:PORT; an address of IPv6 has brackets: [ADDRESS]:PORT" in run_module("--meet", "::1:29400").stderr
     assert "'box0:abc' is not HOST:PORT" in run_module("--job", "none", MASTER_ADDR="box0", MASTER_PORT="abc").stderr
     lost = ("--job", "none", "--box", "0", "--boxes", "2", "--meet", "a", "--save", f"{tmp_path}/none/last")
     assert f"there is no folder '{tmp_path}/none'" in run_module(*lost).stderr

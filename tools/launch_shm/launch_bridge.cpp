@@ -12,6 +12,7 @@
 namespace ps_shm::tools {
 namespace {
 
+constexpr int kSecondBridge = 3;       // its exit code if the box has another bridge
 constexpr int kMaxBridgeFailures = 5;  // by itself, without having been in a group
 constexpr double kFirstBridgePause = 0.3,
                  kLongestBridgePause = 5;  // seconds before it is started again; doubled each time
@@ -33,7 +34,8 @@ void Launch::keep_bridge() {
 void Launch::note_bridge_end(const Child& bridge) {
   if (!is_any_worker_running()) return;
   const bool ended_by_itself = !bridge.was_killed();
-  wants_bridge_ = !ended_by_itself || (bridge.exit_code() != kWrongUsage && bridge_failures_ + 1 < kMaxBridgeFailures);
+  wants_bridge_ = !ended_by_itself || (bridge.exit_code() != kWrongUsage && bridge.exit_code() != kSecondBridge &&
+                                        bridge_failures_ + 1 < kMaxBridgeFailures);
   bridge_at_ = now_seconds() + std::min(std::ldexp(kFirstBridgePause, bridge_failures_), kLongestBridgePause);
   if (ended_by_itself) ++bridge_failures_;
   progress_->print_error(describe_end(

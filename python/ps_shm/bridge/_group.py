@@ -2,19 +2,23 @@
 
 import datetime
 import json
+import os
 import random
+import socket
+import sys
 import time
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from ._options import Options
+from ._options import Options, shown_place
 
 POLL_SECONDS = 0.02
 GATHER_SECONDS = 2.0  # for which a new group waits for boxes that are not there yet
 CONNECT_SECONDS = 3.0  # for a store
+SECOND = 3  # exit code: the box has another bridge
 MAX_MESSAGE = 1 << 26  # bytes
 MAX_FAILED = 2  # groups in a row without a round; then a box is left out, another one each time
 FIRST_LEAVE_SECONDS, LAST_LEAVE_SECONDS = 60.0, 3600.0  # for which it is left out then; doubled each time
@@ -50,12 +54,15 @@ class Group:
         self.options = options
         self.number = 0
         self._token = random.getrandbits(62)  # of this process: an earlier one may have been in a group of the same name
+        began = time.strftime("%Y-%m-%d %H:%M:%S%z")
+        self._who = f"process {os.getpid()} on {socket.gethostname()}, started {began}"
         self.members: list[int] = []
         self._own: Optional[dist.TCPStore] = None
         self._store: Optional[dist.TCPStore] = None
         self._place = 0
         self._former: tuple[int, str] = (-1, "")  # place and name of the last group
         self._came: dict[int, int] = {}  # whom this leader found when it formed its last group: boxes, and their tokens
+        self._seconds: set[int] = set()  # tokens of those whom this leader has told that their box has another bridge
         self._failed = 0  # groups of these in a row that have failed before a round
         self._suspect: Optional[int] = None  # the box without which the last one was formed
         self._left_out: dict[int, tuple[float, float]] = {}  # by box: until when, and for how many seconds
@@ -63,13 +70,22 @@ class Group:
         if options.box < len(options.meet) and options.keeps_store:
             try:
                 self._own = self._open(options.box, True)
+                if self._own.add("keepers", 1) > 1:  # where another machine has that address, this is its store
+                    self._end_as_second(self._own.get("keeper").decode())
+                self._own.set("keeper", self._who)
             except FAILURES as error:
-                raise SystemExit(f"bridge {options.box}: cannot keep a store at port {options.meet[options.box][1]}: {error}")
+                place = shown_place(*options.meet[options.box])
+                raise SystemExit(f"bridge {options.box}: cannot keep a store at {place}: {error}")
 
     @property
     def rank(self) -> int:
         """This box's position in the group."""
         return self.members.index(self.options.box)
+
+    def _end_as_second(self, first: str) -> NoReturn:
+        print(f"bridge {self.options.box}: box {self.options.box} has another bridge: {first}. Give each box a number of its own",
+              file=sys.stderr, flush=True)  # fmt: skip
+        raise SystemExit(SECOND)
 
     def _timeout(self, seconds: float) -> datetime.timedelta:
         return datetime.timedelta(seconds=seconds)
@@ -127,8 +143,11 @@ class Group:
         if leads:
             store.set("group", f"{time.time_ns()}")
         came_to = asked = ""
+        _put(store, f"who/{self._token}", self._who)
         while True:
             name = store.get("group").decode()  # waits until its leader has come
+            if _has(store, f"second/{self._token}"):
+                self._end_as_second(store.get(f"second/{self._token}").decode())
             has_failed = (self._place, name) == self._former
             if name != came_to and not has_failed:
                 came_to = name
@@ -143,7 +162,7 @@ class Group:
             if name != asked and (has_members or has_failed):  # it was formed without this box, or has failed here
                 asked = name
                 for key in (f"{name}/again/{self.options.box}", f"{name}/again"):
-                    _put(store, key, "1")
+                    _put(store, key, str(self._token))
             self._pause(deadline, "too few boxes are there")
         self._former = (self._place, name)
         members = [int(box) for box in tokens]  # in ascending order
@@ -211,13 +230,26 @@ class Group:
         self._left_out[suspect] = (time.monotonic() + seconds, seconds)
         return f"box {suspect} is left out for {seconds:g} s: no group with it has made a round. Is its address right?"
 
-    def wants_another(self) -> bool:
-        """Whether a box waits for a new group, as far as this bridge knows: the one that keeps the store."""
+    def _waiting(self) -> dict[int, int]:
+        """Boxes that wait for a new group, as far as this bridge knows, the one that keeps the store, and their tokens."""
         store, name = self._store, self._former[1]
         if self._place != self.options.box or store is None or not _has(store, f"{name}/again"):
-            return False
+            return {}
         asked = (box for box in range(self.options.boxes) if box != self._suspect and not self._is_left_out(box))
-        return any(_has(store, f"{name}/again/{box}") for box in asked)
+        tokens = {box: int(store.get(f"{name}/again/{box}")) for box in asked if _has(store, f"{name}/again/{box}")}
+        return {box: token for box, token in tokens.items() if token not in self._seconds}
+
+    def wants_another(self) -> bool:
+        """Whether a box waits for a new group, as far as this bridge knows."""
+        return bool(self._waiting())
+
+    def still_wants_another(self) -> bool:
+        """The same once all members have spoken since: where one of them is of the box that waits, the box has two bridges."""
+        for box, token in self._waiting().items():
+            if box in self.members and self._store is not None:
+                self._seconds.add(token)
+                _put(self._store, f"second/{token}", self._store.get(f"who/{self._came[box]}").decode())
+        return self.wants_another()
 
     def gather(self, what: Any) -> list[Any]:
         """Gives each member what all have said, in their order. As JSON: nothing of it is run."""

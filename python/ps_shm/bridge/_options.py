@@ -1,7 +1,9 @@
 """The options of `python -m ps_shm.bridge`."""
 
 import argparse
+import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Optional
@@ -54,16 +56,32 @@ def _first_number(names: Sequence[str]) -> Optional[int]:
     return None
 
 
+def _is_ipv6(host: str) -> bool:
+    try:
+        return bool(ipaddress.IPv6Address(host))
+    except ValueError:
+        return False
+
+
 def _places(text: str) -> tuple[tuple[str, int], ...]:
     places = []
     for place in text.split(","):
-        host, colon, port = place.rpartition(":")
-        if not colon:
-            host, port = place, str(DEFAULT_PORT)
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        host, port = place, str(DEFAULT_PORT)
+        if not _is_ipv6(place):
+            found = re.fullmatch(r"(?:\[(.+)\]|([^][:]+))(?::([0-9]+))?", place)
+            if not found or (found[1] and not _is_ipv6(found[1])):
+                hint = "; an address of IPv6 has brackets: [ADDRESS]:PORT" if place.count(":") > 1 else ""
+                raise argparse.ArgumentTypeError(f"'{place}' is not HOST:PORT{hint}")
+            host, port = found[1] or found[2], found[3] or port
+        if not 0 < int(port) < 65536:
             raise argparse.ArgumentTypeError(f"'{place}' is not HOST:PORT")
         places.append((host, int(port)))
     return tuple(places)
+
+
+def shown_place(host: str, port: object) -> str:
+    """As --meet has it."""
+    return f"[{host}]:{port}" if _is_ipv6(host) else f"{host}:{port}"
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -141,7 +159,7 @@ def parse(arguments: Sequence[str]) -> Options:
         given["boxes"] = _first_number(("WORLD_SIZE", "SLURM_NNODES", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"))
     if given["meet"] is None and os.environ.get("MASTER_ADDR"):
         try:
-            given["meet"] = _places(f"{os.environ['MASTER_ADDR']}:{os.environ.get('MASTER_PORT') or DEFAULT_PORT}")
+            given["meet"] = _places(shown_place(os.environ["MASTER_ADDR"], os.environ.get("MASTER_PORT") or DEFAULT_PORT))
         except argparse.ArgumentTypeError as error:
             parser.error(f"MASTER_ADDR and MASTER_PORT: {error}")
         given["keeps_store"] = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"

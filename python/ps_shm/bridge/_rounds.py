@@ -403,7 +403,7 @@ class Bridge:
         begin = time.monotonic()
         over = self.box.is_over
         heads = self.group.gather([self.header.round, self.header.checksum, over, self.group.wants_another()])
-        if any(head[3] for head in heads):
+        if any(head[3] for head in heads) and any(self.group.gather(self.group.still_wants_another())):
             raise WantedError("a box wants to take part")
         if any(head[:2] != heads[0][:2] for head in heads):
             raise BrokenError("the boxes have different anchors")
