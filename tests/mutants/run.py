@@ -12,7 +12,7 @@ The tables MUTANTS in the files beside this one have them, by name:
     breaks    describes what is broken
     rule      the label of the protocol's rule
     tests     those that must notice: "[VARIABLE=VALUE] NAME [CASES]". NAME is one of meson's tests; CASES is a filter: of
-              doctest's names, or for a process test CLASS.METHOD
+              doctest's names, or for a process test CLASS.METHOD, or for a test of pytest the name of a function
     survives  the reason, if no test can notice
     file      the source
     changes   the original text, which occurs once in the file, and its replacement
@@ -101,7 +101,9 @@ def find_misfits(mutants):
     cases = []
     for path in (path for path in (SOURCE / "tests").rglob("*") if path.suffix in (".cpp", ".hpp", ".py")):
         if path.suffix == ".py":
-            for one in (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)):
+            body = ast.parse(path.read_text()).body
+            cases += [node.name for node in body if isinstance(node, ast.FunctionDef)]
+            for one in (node for node in body if isinstance(node, ast.ClassDef)):
                 cases += [one.name, *(f"{one.name}.{its.name}" for its in one.body if isinstance(its, ast.FunctionDef))]
         else:
             cases += re.findall(r'TEST_CASE\(\s*"([^"]*)"', path.read_text())
@@ -203,7 +205,11 @@ class Builder:
             words = words[words.index("--") + 1:]  # the search itself in any case, as tests/once.py would skip it
         if words[-1].endswith(".py"):
             why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
-            return ([*words, *filter(None, [test.filter])], None) if why is None else (None, why)
+            if "pytest" in words and test.filter:
+                words[-1] += f"::{test.filter}"
+            elif test.filter:
+                words.append(test.filter)
+            return (words, None) if why is None else (None, why)
         file = next((word for word in words if word.startswith("--source-file=")), None)
         program, why = self.link(self.relative(words[0]), file and file.split("/", 1)[1])
         words[0] = str(BUILD / program)
@@ -284,7 +290,7 @@ def try_mutant(mutant, builder):
     broken, why = mutant.applied_to(file.read_text())
     if why:
         return f"does not fit: {why}", False
-    file.write_text(QUIET + broken)
+    file.write_text(broken if mutant.file.endswith(".py") else QUIET + broken)
     try:
         test, how = builder.find_failure(mutant.tests)
     finally:

@@ -11,7 +11,7 @@ import sys
 
 import numpy
 import pytest
-from boxes import TOOLS, Box, Boxes, BoxesHere, free_port, together
+from boxes import TOOLS, Box, Boxes, BoxesHere, ThreadGroup, free_port, together
 from conftest import PATIENCE, read_line, wait_until
 
 import ps_shm
@@ -416,6 +416,40 @@ def test_a_header_has_room_for_the_most_boxes_and_tables(job):
         header = state.header
         del state
         assert _state.State(job, ps_shm.View(job).instance, 1, "float32", "add").header == header
+
+
+def test_a_job_that_ends_before_it_has_a_change_counts_no_work_of_others(job):
+    with BoxesHere(job, 3, optimizer="add", lr=1.0) as boxes:
+        variables = [worker.variable("w", numpy.zeros(1, "float32")) for worker in boxes.workers]
+
+        def push(*gradients):
+            for worker, variable, gradient in zip(boxes.workers, variables, gradients):
+                variable.push(numpy.full(1, gradient, "float32"))
+                worker.step()
+
+        push(0, 0, 0)
+        boxes.make("--combine", "sum")
+        boxes.join()
+        *others, ended = boxes.bridges
+
+        def end(*_):
+            ended.box._has_ended = True
+
+        ended.box.add, ended.box.wait_for_workers = end, lambda: None
+        push(1, 1, 1)
+        together([bridge.round for bridge in boxes.bridges])
+        push(0, 0, 10)  # within the step in which the job ends
+        assert ended._lacks_change()
+        for bridge, group in zip(others, ThreadGroup.make(2)):
+            bridge.group = group
+        push(100, 100)
+        together([bridge.join for bridge in others])
+        together([bridge.round for bridge in others])
+        for bridge, group in zip(boxes.bridges, ThreadGroup.make(3)):
+            bridge.group = group
+        boxes.join()
+        together([bridge.round for bridge in boxes.bridges])
+        assert [float(bridge.state.anchor[0]) for bridge in boxes.bridges] == [213] * 3
 
 
 def test_a_report_that_cannot_be_written_ends_no_bridge(job, capfd):

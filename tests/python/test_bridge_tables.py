@@ -170,8 +170,10 @@ def test_a_mean_is_over_the_boxes_that_changed_an_element(job):
         twins.join()
         twins.push(0, [1, 2], 3)
         twins.push(1, [2], 5)
+        for table, row in zip(twins.tables, ([3, 0], [0, 5])):  # other elements of one row
+            table.push(numpy.array([3], numpy.uint64), numpy.array([row], "float32"))
         twins.round()
-        assert twins.rows(2) == {1: 3, 2: 4}
+        assert twins.rows(2) == {1: 3, 2: 4, 3: 3}
 
 
 def test_an_evicted_row_comes_back_as_the_anchor_and_what_it_has_got_since(job):
@@ -564,6 +566,58 @@ def test_a_key_whose_row_is_evicted_and_made_again_is_in_a_cut_once(job, monkeyp
         twins.round()
         twins.round()
         assert twins.anchor() == {1: 111, 2: 11} and twins.rows(0) == twins.rows(1) == twins.anchor()
+
+
+def with_an_open_cut(twins):
+    """Box 2 has a cut of key 1. The others died in the vote of a round without it. All bridges are gone."""
+    twins.join()
+    twins.push(2, [1])
+    twins.round()
+    twins.push(2, [1], 10)
+    twins.push(0, [2])
+    for worker in twins.workers:
+        worker.step()
+    assert twins.bridges[2].cut(False) == (1.0, True)
+    others = twins.bridges[:2]
+    for bridge, group in zip(others, ThreadGroup.make(2)):
+        bridge.group, bridge._vote = group, dead
+
+    def go(bridge):
+        bridge.join()
+        with contextlib.suppress(RuntimeError):
+            bridge.round()
+
+    together([lambda bridge=bridge: go(bridge) for bridge in others])
+    assert [bridge.header.ready is not None for bridge in twins.bridges] == [True, True, False]
+    twins.bridges = []
+
+
+def test_a_cut_that_another_round_has_not_counted_is_made_again(job):
+    with Twins(job, "--combine", "sum", count=3) as twins:
+        with_an_open_cut(twins)
+        twins.join()
+        assert twins.anchor() == {1: 1, 2: 1}
+        twins.round()
+        assert twins.anchor() == {1: 11, 2: 1} and twins.rows(0) == twins.rows(2) == twins.anchor()
+
+
+def test_a_cut_has_no_row_in_doubt(job, monkeypatch):
+    changed_since = _tables.GuestTable.changed_since
+    with Twins(job, "--combine", "sum") as twins:
+        twins.join()
+        twins.push(0, [1, 2])
+        twins.round()
+        twins.push(0, [1, 2], 10)
+
+        def with_a_torn_row(table, since):  # as a bridge leaves it that is killed while it changes the row
+            (keys, rows, marks), version = changed_since(table, since)
+            if (rows[keys == 1] == 11).any():  # of box 0
+                rows[keys == 1], marks[keys == 1] = 7, marks[keys == 1] | 1
+            return (keys, rows, marks), version
+
+        monkeypatch.setattr(_tables.GuestTable, "changed_since", with_a_torn_row)
+        twins.round()
+        assert twins.anchor() == {1: 11, 2: 11} and twins.rows(0) == twins.rows(1) == twins.anchor()
 
 
 def test_tables_that_differ_are_refused_and_rows_of_bfloat16_are_left_alone(job, capfd):
