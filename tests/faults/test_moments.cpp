@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
+#include "ps_shm/publisher.hpp"
 #include "ps_shm/server.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/checks/validation.hpp"
@@ -20,6 +21,7 @@
 #include "support/looks.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
+#include "support/sharded.hpp"
 #include "support/worker_job.hpp"
 
 using namespace ps_shm;
@@ -390,4 +392,23 @@ TEST_CASE("moments: a variable is listed once all of its parts are declared (dir
   }
   CHECK(looks >= 5);
   CHECK(view.variables().size() == 1);
+}
+
+TEST_CASE("moments: when the leader of several writers closes a round, the others have its generation (round.R5)") {
+  const Sharded all;
+  Publisher one = all.writer(0), two = all.writer(1), three = all.writer(2);
+  std::optional<Publishing> beside, last;
+  static std::function<void()> closes;
+  closes = [&] {  // the leader is stopped here until they have looked
+    CHECK(beside->number() == 1);
+    CHECK(last->number() == 1);
+  };
+  g_fault_hooks.reached = [](FaultPoint point) {
+    if (point == FaultPoint::kRoundClosed) closes();
+  };
+  beside.emplace(two, all, 1, 7), last.emplace(three, all, 2, 7);
+  CHECK(all.publish(one, 0, 7) == 1);
+  CHECK(beside->number() == 1);
+  CHECK(last->number() == 1);
+  g_fault_hooks = {};
 }

@@ -161,6 +161,18 @@ MUTANTS = {
              ""),
         ],
     },
+    "round_closed_before_published": {
+        "breaks": "The leader closes the round before it publishes the generation.",
+        "rule": "round.R5",
+        "tests": ['interleavings "moments: when the leader of several writers*"'],
+        "file": "src/publish/round_writer.cpp",
+        "changes": [
+            ("  const std::uint64_t generation = generations_.commit(call.step);  // (round.R5)\n",
+             "  round_.close();\n  const std::uint64_t generation = generations_.commit(call.step);\n"),
+            ("  shm::fault_point(shm::FaultPoint::kRoundCommitted);\n  round_.close();\n",
+             "  shm::fault_point(shm::FaultPoint::kRoundCommitted);\n"),
+        ],
+    },
     "round_of_any_step": {
         "breaks": "A writer takes part in a round of another step.",
         "rule": "round.R2",
