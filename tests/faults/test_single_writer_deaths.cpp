@@ -1,7 +1,10 @@
 // Pushes in place that are killed anywhere leave whole blocks, and the next owner of the rank completes the version.
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -169,4 +172,42 @@ TEST_CASE("single-writer: a recovery that is killed itself is repeated") {
       CHECK(number > 5);
       break;
     }
+}
+
+TEST_CASE("single-writer: a push that is killed while each of its two threads is within a chunk leaves both complete") {
+  constexpr std::uint64_t kChunks = 128, kLarge = (kChunks - 1) * 2720 + 1007;
+  JobConfig config = single_writer_config(UpdateRule::kAdam);
+  config.threads = 2;
+  const SingleWriterJob job(config, kLarge);
+  Child pusher([&] {
+    Worker worker(options(config, 0, 2));
+    const Variable v = job.declare(worker);
+    static std::atomic<int> within{0};
+    shm::g_fault_hooks.before_access = [](const void*, bool stores) {
+      constexpr int kMiddle = 20;  // a thread's stores before it is in the middle of a chunk
+      static thread_local int left = kMiddle;
+      if (!stores || --left > 0) return;
+      if (++within == 2) raise(SIGKILL);
+      for (;;) pause();
+    };
+    worker.push(v, numbers(kLarge, 0.001F));
+    return 0;
+  });
+  REQUIRE(pusher.join() == -1);
+  const shm::VersionedVariable chunks(job.segments.shard(job.record().shard), job.record());
+  const auto whole = [&] {
+    const std::vector<std::uint64_t> words = job.words();
+    std::uint64_t count = 0;
+    for (std::uint64_t chunk = 0; chunk < words.size(); ++chunk) count += chunks.is_still_whole(chunk, words[chunk]);
+    return count;
+  };
+  REQUIRE(chunks.chunks() == kChunks);
+  CHECK(whole() == kChunks - 2);
+  const std::vector<float> found = job.arrays();
+  Worker next(options(config, 0, 2));
+  const Variable v = job.declare(next);
+  CHECK(whole() == kChunks);
+  CHECK(job.arrays() == found);
+  next.push(v, numbers(kLarge, 0.003F));
+  job.check();
 }

@@ -310,6 +310,16 @@ MUTANTS = {
              "      if (other < job.ranks()) break;  // alive: it will note its buffer itself"),
         ],
     },
+    "recovery_completes_one_chunk": {
+        "breaks": "Of the chunks that a dead rank was changing in place, one is completed.",
+        "rule": "slot.V14",
+        "tests": ['interleavings "single-writer: a push that is killed while each*"'],
+        "file": "src/shm/slots/recovery.cpp",
+        "changes": [
+            ("      for (const Doubt& doubt : doubts) census.complete_in_place(doubt);",
+             "      if (!doubts.empty()) census.complete_in_place(doubts.front());"),
+        ],
+    },
     "recovery_believes_in_flight": {
         "breaks": "A recovering process takes a record in flight as proof of a buffer's owner.",
         "rule": "slot.V6",
