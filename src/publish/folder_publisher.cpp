@@ -191,7 +191,8 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
         !S_ISREG(found.st_mode) || static_cast<std::uint64_t>(found.st_size) != file_bytes ||
         !file.map(file_bytes, shm::Access::kReadWrite))
       return;
-    slots[slot] = {std::move(file), can_be_reused(file.descriptor(), path)};
+    const bool reusable = can_be_reused(file.descriptor(), path);
+    slots[slot] = {std::move(file), reusable};
     for (Published& one : published) {
       struct stat of {};
       if (::stat((path_of(one.number) + "/" + kModel).c_str(), &of) == 0 && of.st_ino == found.st_ino &&

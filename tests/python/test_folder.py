@@ -3,6 +3,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -130,3 +131,17 @@ def test_there_is_one_publisher_for_a_folder_and_a_forked_child_is_none(tmp_path
             os._exit(2)
         assert os.waitpid(child, 0)[1] == 0
         assert publisher.publish({"w": np.zeros(3, np.float32)}) == 1
+
+
+def test_the_next_publisher_writes_the_files_of_the_one_before_again():
+    tensors = {"w": np.zeros(3000, np.float32)}
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        files = []
+        for life in range(2):
+            with ps_shm.FolderPublisher(folder, tensors) as publisher:
+                for _ in range(4):
+                    publisher.publish(tensors)
+                    files.append(pathlib.Path(folder, "latest", "model.safetensors").stat().st_ino)
+        if len(set(files[:4])) == 4:
+            pytest.skip("files of this file system are not written again")
+        assert len(set(files)) == 2
