@@ -210,6 +210,12 @@ void Array::require(DType dtype, const Shape& shape, const std::string& what) co
       fmt::format("{} has the shape {}, and {} is needed", what, to_text(shape_), to_text(shape)).c_str());
 }
 
+std::string name_in(nb::handle key) {
+  std::string name;
+  if (nb::try_cast(key, name)) return name;
+  refuse(fmt::format("names are text, not {} ({})", name_of(key), nb::repr(key).c_str()));
+}
+
 std::string to_text(const Shape& shape) {
   return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
 }

@@ -57,6 +57,9 @@ class Array {
   const char* converts_ = "";  // how to convert an object of this kind
 };
 
+// A key of a dict of named arrays; raises TypeError if it is no text.
+std::string name_in(nb::handle key);
+
 std::string to_text(const Shape& shape);  // (10, 3)
 
 // By its name, as "int64"; raises ValueError.

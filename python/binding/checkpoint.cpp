@@ -85,14 +85,14 @@ std::string write(const std::string& folder, std::uint64_t global_step, const nb
   for (const auto& [name, of_variable] : slots) count += nb::len(nb::borrow<nb::dict>(of_variable));
   arrays.reserve(count);
   for (const auto& [key, value] : values) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = name_in(key);
     const Array& array = add(value, name);
     StoredVariable variable{.name = name, .dtype = array.dtype(), .shape = array.shape()};
     const nb::dict kept = slots.contains(key) ? nb::borrow<nb::dict>(slots[key]) : nb::dict();
     if (kept.contains("updates")) variable.updates = nb::cast<std::uint64_t>(kept["updates"]);
     all.add(std::move(variable), persistence::reader_of(array.bytes()));
     for (const auto& [slot, numbers] : kept) {
-      const auto slot_name = nb::cast<std::string>(slot);
+      const auto slot_name = name_in(slot);
       if (slot_name == "updates") continue;
       const Array& of_slot = add(numbers, fmt::format("{}.{}", name, slot_name));
       Shape shape = array.shape();

@@ -125,7 +125,7 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
   std::vector<Initial> initials;
   std::vector<VariableSpec> specs;
   for (const auto& [key, array] : arrays) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = name_in(key);
     initials.emplace_back(array, name);
     if (!initials.back().array)
       throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());

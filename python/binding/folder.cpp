@@ -1,8 +1,10 @@
 #include <fmt/format.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -58,7 +60,7 @@ std::uint64_t publish(const FolderHandle& self, const nb::dict& given, std::uint
   std::vector<TensorPart> parts;
   for (const auto& [name, array] : given)
     parts.push_back(
-        tensor_part(self.own->tensors, nb::cast<std::string>(name), array, std::nullopt, self.own->rounds, "publish"));
+        tensor_part(self.own->tensors, name_in(name), array, std::nullopt, self.own->rounds, "publish"));
   const Turn turn(*self.own);
   FolderPublisher::Writing writing = self.own->begin();
   for (const TensorPart& part : parts) write_part(writing, self.own->tensors, part);
@@ -95,14 +97,14 @@ void add_folder(nb::module_& module) {
                            "Publishes tensors to a folder. Programs use ps_shm.FolderPublisher, which derives from it.")
       .def(
           "__init__",
-          [](FolderHandle* self, const std::string& folder, const nb::dict& tensors, std::uint32_t files,
-             const std::string& static_files, const std::string& dtype) {
-            new (self) FolderHandle{folder_publisher(folder, tensors, files, static_files, dtype)};
+          [](FolderHandle* self, const std::filesystem::path& folder, const nb::dict& tensors, std::uint32_t files,
+             const std::filesystem::path& static_files, const std::string& dtype) {
+            new (self) FolderHandle{folder_publisher(folder.string(), tensors, files, static_files.string(), dtype)};
           },
           "folder"_a, "tensors"_a, nb::kw_only(), "files"_a = 2, "static_files"_a = "", "dtype"_a = "",
           nb::sig(
-              "def __init__(self, folder: str, tensors: dict[str, typing.Any], *, files: int = 2, static_files: str "
-              "= '', dtype: str = '') -> None"),
+              "def __init__(self, folder: str | os.PathLike[str], tensors: dict[str, typing.Any], *, files: int = 2, "
+              "static_files: str | os.PathLike[str] = '', dtype: str = '') -> None"),
           R"(Creates the folder, or takes over one whose publisher has died or left.
 
 Generations of a folder that is taken over are numbered on. What a killed publisher has not completed is removed.

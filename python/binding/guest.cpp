@@ -38,7 +38,7 @@ GuestHandle join(const std::string& job, const std::string& group, double wait) 
 struct Given {
   Given(const GuestHandle& self, const nb::dict& by_name, const char* verb) {
     for (const auto& [key, array] : by_name) {
-      names.push_back(nb::cast<std::string>(key));
+      names.push_back(name_in(key));
       arrays.emplace_back(array, Use::kRead, fmt::format("{} of variable '{}': the array", verb, names.back()));
     }
     const Turn turn(*self.rank);

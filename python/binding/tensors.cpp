@@ -22,7 +22,7 @@ DType dtype_for(const TensorSpec& tensor, const Array& array, bool rounds) {
 std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
   std::vector<TensorSpec> specs;
   for (const auto& [key, array] : tensors) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = name_in(key);
     std::pair<std::string, Shape> kind;
     if (nb::try_cast(array, kind)) {
       specs.push_back({.name = name, .dtype = dtype_of(kind.first), .shape = kind.second});
@@ -38,7 +38,7 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
 std::vector<Slice> slices_of(const std::vector<TensorSpec>& tensors, const nb::dict& given) {
   std::vector<Slice> slices;
   for (const auto& [key, value] : given) {
-    const auto name = nb::cast<std::string>(key);
+    const auto name = name_in(key);
     const auto found =
         std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
     if (found == tensors.end()) throw nb::key_error(name.c_str());

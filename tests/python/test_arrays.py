@@ -334,3 +334,11 @@ def test_a_bundle_pulls_only_what_has_changed(worker):
         bundle.pull_changed(bundle.pin(list(first.values()), writable=False))
     with pytest.raises(ValueError, match="another bundle"):
         worker.variables({"a": first["a"]}).pull_changed(outs)
+
+
+def test_names_of_variables_and_tensors_are_text(worker, job):
+    array = np.zeros(2, np.float32)
+    for call in (lambda: worker.variables({0: array}), lambda: ps_shm.Publisher(job + "p", {0: array}),
+                 lambda: ps_shm.Publisher(job + "p", {"w": array}, slices=[{0: slice(0, 2)}])):
+        with pytest.raises(TypeError, match=r"names are text, not int \(0\)"):
+            call()

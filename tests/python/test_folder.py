@@ -145,3 +145,17 @@ def test_the_next_publisher_writes_the_files_of_the_one_before_again():
         if len(set(files[:4])) == 4:
             pytest.skip("files of this file system are not written again")
         assert len(set(files)) == 2
+
+
+def test_a_folder_may_be_a_path_and_names_are_text(tmp_path):
+    folder, base = tmp_path / "weights", tmp_path / "base"
+    base.mkdir()
+    (base / "config.json").write_text("{}")
+    tensors = {"w": np.ones(3, np.float32)}
+    with ps_shm.FolderPublisher(folder, tensors, static_files=base) as publisher:
+        publisher.publish(tensors)
+        assert (folder / "latest" / "config.json").read_text() == "{}"
+        with pytest.raises(TypeError, match=r"names are text, not int \(0\)"):
+            publisher.publish({0: tensors["w"]})
+    with pytest.raises(TypeError, match=r"names are text, not bytes \(b'w'\)"):
+        ps_shm.FolderPublisher(tmp_path / "other", {b"w": tensors["w"]})
