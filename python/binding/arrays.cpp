@@ -79,14 +79,17 @@ const update::DTypeTraits* type_beyond_numpy(nb::handle object) {
 }
 
 // PyTorch's to_dlpack() takes a third of the time of __dlpack__(), which is written in Python.
-nb::object export_dlpack(nb::handle object, const std::string& what) {
+nb::object export_dlpack(nb::handle object, Use use, const std::string& what) {
   static std::atomic<PyObject*> to_dlpack = nullptr;  // PyTorch's function, once a tensor has been seen
   if (nb::hasattr(object, "requires_grad")) {
     if (nb::cast<bool>(object.attr("requires_grad")))
       refuse(fmt::format("{} requires grad; pass tensor.detach()", what));
+    // DLPack does not say that the elements are those in memory with the other sign.
+    const bool is_negated = nb::cast<bool>(object.attr("is_neg")());
+    if (is_negated && use != Use::kRead) refuse(fmt::format("{} is a negated view; pass tensor.resolve_neg()", what));
     if (to_dlpack == nullptr)
       to_dlpack = nb::object(nb::module_::import_("torch.utils.dlpack").attr("to_dlpack")).release().ptr();
-    return nb::handle(to_dlpack.load())(object);
+    return nb::handle(to_dlpack.load())(is_negated ? nb::object(object.attr("resolve_neg")()) : nb::borrow(object));
   }
   // Only since version 1 of DLPack does an array tell whether it is read-only.
   try {
@@ -165,7 +168,7 @@ void Array::take_dlpack(nb::handle object, Use use, const std::string& what) {
   constexpr int kCpu = 1, kCudaHost = 3;
   converts_ = "tensor.to(torch.{})";
   try {
-    capsule_ = export_dlpack(object, what);
+    capsule_ = export_dlpack(object, use, what);
   } catch (nb::python_error& error) {
     // PyTorch before 2.2 exports no bool.
     if (nb::hasattr(object, "requires_grad") &&

@@ -18,7 +18,7 @@ namespace nb = nanobind;
 
 using Shape = std::vector<std::uint64_t>;
 
-enum class Use { kRead, kWrite };
+enum class Use { kRead, kReadLater, kWrite };  // kReadLater: as they are then, so never from a copy
 
 // The elements of an object, held for as long as this lives. To be made and destroyed with the interpreter's lock.
 class Array {

@@ -72,7 +72,8 @@ DType dtype_for(const NamedVariable& member, const Array& array, Give what) noex
   return what == Give::kGradient ? DType::kFloat32 : member.pulled_into(array);
 }
 
-Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what) {
+Pinned pin(const Bundle& self, nb::handle given, Use use, const char* verb, Give what) {
+  const bool writable = use == Use::kWrite;
   Pinned pinned;
   pinned.of = &self;
   pinned.is_writable = writable;
@@ -81,7 +82,7 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
     const NamedVariable& member = self.members[i];
     if (arrays[i].is_none() && !writable) continue;
     const std::string about = member.about(verb, "the array");
-    Array array(arrays[i], writable ? Use::kWrite : Use::kRead, about);
+    Array array(arrays[i], use, about);
     array.require(dtype_for(member, array, what), member.shape, about);
     pinned.variables.push_back(self.variables[i]);
     pinned.may_convert = pinned.may_convert || (member.takes_gradients() && !member.has_floats());
@@ -92,14 +93,14 @@ Pinned pin(const Bundle& self, nb::handle given, bool writable, const char* verb
   return pinned;
 }
 
-// Calls `use` with the arrays that were pinned before, or pins `given` for this call.
-template <class Use>
-void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what, Use&& use) {
+// Calls `call` with the arrays that were pinned before, or pins `given` for this call.
+template <class Call>
+void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what, Call&& call) {
   Pinned* pinned = nullptr;
   if (!nb::try_cast(given, pinned)) {
-    const Pinned now = pin(self, given, writable, verb, what);
+    const Pinned now = pin(self, given, writable ? Use::kWrite : Use::kRead, verb, what);
     const Turn turn(self.rank());
-    return use(now);
+    return call(now);
   }
   if (pinned->of != &self) throw nb::value_error("these arrays were pinned for another bundle");
   if (writable && !pinned->is_writable)
@@ -109,7 +110,7 @@ void with_pinned(const Bundle& self, nb::handle given, bool writable, const char
       pinned->arrays[i].require_type(what == Give::kGradient ? DType::kFloat32 : pinned->variables[i].dtype(),
                                      fmt::format("{} of variable '{}': the array", verb, pinned->variables[i].name()));
   const Turn turn(self.rank());
-  use(*pinned);
+  call(*pinned);
 }
 
 void require_gradients(const Bundle& self, const char* verb) {
@@ -272,7 +273,8 @@ void add_members(BundleClass& bundle) {
       .def(
           "pin",
           [](nb::object self, nb::object arrays, bool writable) {
-            Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable, "pin", Give::kEither);
+            Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable ? Use::kWrite : Use::kReadLater, "pin",
+                                Give::kEither);
             pinned.given = nb::make_tuple(self, arrays);
             return pinned;
           },

@@ -59,8 +59,7 @@ std::shared_ptr<FolderPublishing> folder_publisher(const std::string& folder, co
 std::uint64_t publish(const FolderHandle& self, const nb::dict& given, std::uint64_t step) {
   std::vector<TensorPart> parts;
   for (const auto& [name, array] : given)
-    parts.push_back(
-        tensor_part(self.own->tensors, name_in(name), array, std::nullopt, self.own->rounds, "publish"));
+    parts.push_back(tensor_part(self.own->tensors, name_in(name), array, std::nullopt, self.own->rounds, "publish"));
   const Turn turn(*self.own);
   FolderPublisher::Writing writing = self.own->begin();
   for (const TensorPart& part : parts) write_part(writing, self.own->tensors, part);

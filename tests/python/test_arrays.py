@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import ps_shm
+import ps_shm.torch
+from ps_shm.torch import _model
 
 
 @pytest.fixture
@@ -334,6 +336,31 @@ def test_a_bundle_pulls_only_what_has_changed(worker):
         bundle.pull_changed(bundle.pin(list(first.values()), writable=False))
     with pytest.raises(ValueError, match="another bundle"):
         worker.variables({"a": first["a"]}).pull_changed(outs)
+
+
+def test_negated_views_keep_their_sign(worker, job):
+    negated = torch._neg_view(torch.arange(1.0, 5.0))
+    w = worker.variable("negated", negated)
+    assert w.pull().tolist() == [-1, -2, -3, -4]
+    w.assign(torch.zeros(4))
+    w.add(negated)
+    assert w.pull().tolist() == [-1, -2, -3, -4]
+    with pytest.raises(TypeError, match=r"negated view; pass tensor.resolve_neg\(\)"):
+        w.pull(torch._neg_view(torch.zeros(4)))
+    bundle = worker.variables({"of_bundle": negated})
+    with pytest.raises(TypeError, match="resolve_neg"):  # what is pinned is read later, where it lies
+        bundle.pin([negated], writable=False)
+    bundle.add([negated])
+    assert bundle["of_bundle"].pull().tolist() == [-2, -4, -6, -8]
+    with ps_shm.Publisher("negated" + job, {"w": negated}) as publisher, ps_shm.Subscriber("negated" + job) as subscriber:
+        publisher.publish({"w": negated})
+        assert subscriber.read()["w"].tolist() == [-1, -2, -3, -4]
+        model = torch.nn.Module()
+        model.register_buffer("w", negated)
+        with ps_shm.torch.Publisher("model" + job, model) as of_model, ps_shm.Subscriber("model" + job) as reader:
+            of_model.publish()
+            assert reader.read()["w"].tolist() == [-1, -2, -3, -4]
+    assert not _model.floats(negated).is_neg() and torch.equal(_model.floats(negated), negated)  # whose address is used
 
 
 def test_names_of_variables_and_tensors_are_text(worker, job):

@@ -15,12 +15,12 @@ def dense(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor's values, row-major on the CPU: without a copy if they are."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous()
+    return (tensor if tensor.layout == torch.strided else tensor.to_dense()).cpu().contiguous().resolve_neg()
 
 
 def floats(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the values in float32, row-major on the CPU: without a copy if they are. Those of half precision are exact."""
-    is_strided = tensor.dtype is torch.float32 and tensor.layout is torch.strided
+    is_strided = tensor.dtype is torch.float32 and tensor.layout is torch.strided and not tensor.is_neg()
     if is_strided and tensor.is_cpu and tensor.is_contiguous():  # type: ignore[attr-defined,unused-ignore]
         return tensor if not tensor.requires_grad else tensor.detach()  # at once: a step asks for all gradients
     return dense(tensor).float()
