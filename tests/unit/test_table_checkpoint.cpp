@@ -106,8 +106,8 @@ TEST_CASE("table checkpoint: its files are safetensors of keys, rows and slots")
 TEST_CASE("table checkpoint: rows that have no room are left out, other rules and sizes are refused") {
   const Folder folder;
   JobConfig config = row_config(UpdateRule::kAdagrad);
-  TableJob job(spec_of(1000, 2), config);
-  const Keys keys = some_keys(800);
+  TableJob job(spec_of(6000, 2), config);
+  const Keys keys = some_keys(5000);
   job.push(keys, 1.0F);
   const std::string saved = Checkpoint::save(JobView(job.config.job), folder.path());
   for (const double ttl : {0.0, 3600.0}) {
@@ -117,16 +117,16 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
     WorkerOptions options = quiet_options(next);
     options.log = [&](const std::string& line) { lines.push_back(line); };
     Worker worker(options);
-    TableSpec few = spec_of(300, 2);
+    TableSpec few = spec_of(1000, 2);
     few.ttl_seconds = ttl;
     Table table = worker.table(few);
-    CHECK(table.statistics().rows == 300);
+    CHECK(table.statistics().rows == 1000);
     CHECK(table.statistics().evicted == 0);
     REQUIRE(lines.size() == 1);
-    CHECK(lines[0].find("table 'items': 500 of 800 rows of the checkpoint have no room") != std::string::npos);
+    CHECK(lines[0].find("table 'items': 4000 of 5000 rows of the checkpoint have no room") != std::string::npos);
     TableCopy whole = copy_of(job.table), part = copy_of(table);
     for (const auto& [key, row] : part.rows) REQUIRE(row == whole.rows[key]);
-    TableSpec fresh = spec_of(300, 2);
+    TableSpec fresh = spec_of(1000, 2);
     fresh.name = "fresh";
     CHECK(worker.table(fresh).statistics().rows == 0);
     CHECK(lines.back().find("has no table 'fresh'") != std::string::npos);
