@@ -8,10 +8,21 @@
 //   snapshot   takes snapshots as a worker
 //   view       takes snapshots from outside of the job
 //   subscribe  reads the generations that the ps publishes
+//   keep       pushes 1 to its rows of table `kept`, which has room, and acknowledges each push; lets rows expire, of
+//              which none is too old
+//   churn      pushes 1 to some keys of table `churned`, which has too few rows and a short ttl, and pulls others;
+//              evicts keys and lets rows expire
+//   dump       keeps copies of both tables by their dumps, and compares them with the tables at the end, when nobody
+//              pushes any more
+//   guest      as a guest, adds 1 to `given` once for each ticket; the next one begins with the ticket of a killed one
+//   write      as one of two writers of PUBLICATION-w, numbered by PLACE, publishes the number of the step
+//   collect    reads these generations
+//   alone      the worker of the job JOB-s, whose variables are single-writer: adds 1 to `own`, and acknowledges each
+//              addition
 //
 // It ends when its standard input does. RECORD is a file of 64-bit counters, eight for each PLACE: acknowledged
-// additions, states read, and states that showed a part of a group. Whatever a role reads has plus = -minus, and all
-// elements of each are equal.
+// additions, states read, and states that were wrong. Whatever a role reads of pairs has plus = -minus, and all elements
+// of each are equal; a row of `kept` has at least what was acknowledged.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -21,10 +32,13 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <map>
+#include <random>
 #include <span>
 #include <string>
 #include <thread>
@@ -32,6 +46,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "ps_shm/publisher.hpp"
 #include "ps_shm/subscriber.hpp"
 #include "ps_shm/worker.hpp"
 
@@ -39,7 +54,7 @@ namespace {
 
 using namespace ps_shm;
 
-constexpr std::size_t kElements = 5000, kPlaces = 64;
+constexpr std::size_t kElements = 5000, kPlaces = 64, kRowSize = 8, kKeys = 200;
 
 struct Record {
   std::atomic<std::uint64_t> acknowledged, states, violations, unused[5];
@@ -55,6 +70,8 @@ bool is_over() {
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   return poll(&input, 1, 0) != 0;
 }
+
+void wait_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
 
 void check(const Me& me, std::span<const float> plus, std::span<const float> minus, const char* what) {
   ++me.record->states;
@@ -153,8 +170,159 @@ void subscribe(const Me& me) {
       check(me, generation.values<float>(plus), generation.values<float>(minus), "a generation");
     } catch (const Timeout&) {
     } catch (const PublisherGone&) {  // until the next ps takes it over
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      wait_a_moment();
     }
+}
+
+void fail(const Me& me, const std::string& what) {
+  ++me.record->violations;
+  std::fprintf(stderr, "%s\n", what.c_str());
+}
+
+Table declare_table(Worker& worker, bool is_kept) {
+  TableSpec spec{.name = "kept", .row_size = kRowSize, .max_rows = 100'000, .rule = UpdateRule::kAdd};
+  spec.ttl_seconds = 3600, spec.initial_range = 0;
+  if (!is_kept) spec.name = "churned", spec.max_rows = 1000, spec.ttl_seconds = 0.5;
+  return worker.table(spec);
+}
+
+void keep(const Me& me) {
+  Member member(me);
+  Table table = declare_table(member.worker, true);
+  std::vector<std::uint64_t> keys(kKeys);
+  for (std::size_t i = 0; i < kKeys; ++i) keys[i] = me.place << 32 | i;
+  std::vector<float> ones(kKeys * kRowSize, 1.0F), rows(kKeys * kRowSize);
+  for (int i = 1; !is_over(); ++i) {
+    table.push(keys, ones);
+    const std::uint64_t acknowledged = ++me.record->acknowledged;
+    if (i % 16 == 0) table.expire();
+    table.pull(keys, rows);
+    ++me.record->states;
+    for (const float one : rows)
+      if (one < float(acknowledged))
+        return fail(me, "kept: a row has " + std::to_string(one) + " of " + std::to_string(acknowledged) + " pushes");
+  }
+}
+
+void churn(const Me& me) {
+  Member member(me);
+  Table table = declare_table(member.worker, false);
+  std::mt19937_64 random(static_cast<std::uint64_t>(getpid()));
+  std::vector<std::uint64_t> keys(kKeys);
+  const std::vector<float> ones(kKeys * kRowSize, 1.0F);
+  std::vector<float> rows(kKeys * kRowSize);
+  std::array<bool, kKeys> found{};
+  for (int i = 1; !is_over(); ++i) {
+    for (std::uint64_t& key : keys) key = random() % 5000;
+    table.push(keys, ones);
+    for (std::uint64_t& key : keys) key = random() % 5000;
+    table.pull(keys, rows);
+    ++me.record->states;
+    for (const float one : rows)
+      if (one < 0 || one != std::floor(one)) return fail(me, "churned: a row has " + std::to_string(one));
+    table.contains(keys, found);
+    if (i % 8 == 0) table.evict(std::span(keys).first(20));
+    if (i % 32 == 0) table.expire();
+  }
+}
+
+// What the dumps of a table have told.
+struct Copy {
+  std::map<std::uint64_t, std::vector<float>> rows;
+  std::uint64_t version = 0;
+
+  void follow(Table& table) {
+    std::map<std::uint64_t, std::vector<float>> changed;
+    const TableDump dump = table.dump(
+        version, [&](const TableRow& row) { changed[row.key].assign(row.values.begin(), row.values.end()); },
+        [&](std::uint64_t key) { rows.erase(key); });
+    if (dump.is_full) rows.clear();
+    for (auto& [key, values] : changed) rows[key] = std::move(values);
+    version = dump.version;
+  }
+};
+
+void dump(const Me& me) {
+  Member member(me);
+  for (std::array<Copy, 2> copies;;) {
+    const bool is_last = is_over();
+    for (const bool is_kept : {false, true}) {
+      Table table = declare_table(member.worker, is_kept);
+      copies[is_kept].follow(table);
+      ++me.record->states;
+      Copy all;
+      if (is_last) all.follow(table);
+      // A row that was made and not updated, by one who was killed, may be missing.
+      if (is_last) std::erase_if(all.rows, [](const auto& row) { return row.second == std::vector<float>(kRowSize); });
+      if (is_last) std::erase_if(copies[is_kept].rows, [](const auto& row) {
+        return row.second == std::vector<float>(kRowSize);
+      });
+      if (is_last && all.rows != copies[is_kept].rows)
+        fail(me, table.name() + ": the dumps have " + std::to_string(copies[is_kept].rows.size()) + " rows, the table " +
+                     std::to_string(all.rows.size()));
+    }
+    if (is_last) return;
+  }
+}
+
+void give(const Me& me) {
+  Worker guest(WorkerOptions{.job = me.job, .guest = true, .log = [](const std::string&) {}});
+  const std::array<Variable, 1> given{guest.variable(
+      {.name = "given", .shape = {kElements}, .rule = UpdateRule::kAdd, .dtype = DType::kInt64}, [](std::span<float>) {})};
+  const std::vector<std::int64_t> ones(kElements, 1);
+  const std::array<std::span<const std::byte>, 1> deltas{std::as_bytes(std::span(ones))};
+  while (!is_over()) {
+    guest.add_once(me.record->acknowledged + 1, given, deltas);
+    ++me.record->acknowledged;
+  }
+}
+
+void write(const Me& me) {
+  const std::uint32_t number = me.place % 2;
+  Publisher publisher({.name = me.publication + "-w", .tensors = {{.name = "w", .shape = {2 * kElements}}}, .writers = 2},
+                      {.plan = {{{0, {0}, {kElements}}}, {{0, {kElements}, {kElements}}}}, .writer = number});
+  while (!is_over()) {
+    const std::uint64_t step = publisher.step() + 1;
+    const std::vector<float> values(kElements, static_cast<float>(step));
+    try {
+      publisher.publish_slices([&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); }, step, 0.2);
+      ++me.record->acknowledged;
+    } catch (const Timeout&) {  // the other writer is dead, stopped, or at the next step
+    }
+  }
+}
+
+void collect(const Me& me) {
+  Subscriber subscriber(me.publication + "-w", {.wait_seconds = 60});
+  for (std::uint64_t number = 0; !is_over();) try {
+      const Generation generation = subscriber.read(number, 0.5);
+      number = generation.number();
+      ++me.record->states;
+      for (const float one : generation.values<float>(0))
+        if (one != static_cast<float>(generation.step()))
+          return fail(me, "a generation of step " + std::to_string(generation.step()) + " has " + std::to_string(one));
+    } catch (const Timeout&) {
+    } catch (const PublisherGone&) {  // until a writer is there again
+      wait_a_moment();
+    }
+}
+
+void push_alone(const Me& me) {
+  Worker worker(WorkerOptions{.job = me.job + "-s", .log = [](const std::string&) {}});
+  const Variable own = worker.variable({.name = "own", .shape = {20 * kElements}, .rule = UpdateRule::kAdd},
+                                       [](std::span<float>) {});
+  const std::vector<float> ones(20 * kElements, 1.0F);
+  std::vector<float> values(20 * kElements);
+  for (int i = 1; !is_over(); ++i) {
+    worker.push(own, ones);
+    const std::uint64_t acknowledged = ++me.record->acknowledged;
+    if (i % 16 != 0) continue;
+    worker.step();
+    worker.pull(own, values);
+    ++me.record->states;
+    for (const float one : values)
+      if (one < float(acknowledged)) return fail(me, "own: " + std::to_string(one) + " of " + std::to_string(acknowledged));
+  }
 }
 
 }  // namespace
@@ -169,7 +337,8 @@ int main(int argc, char** argv) try {
   const Me me{.job = argv[2], .publication = argv[3], .place = place, .record = static_cast<Record*>(record) + place};
   for (const auto& [name, play] : std::initializer_list<std::pair<const char*, void (*)(const Me&)>>{
            {"count", count}, {"pair", push_pairs}, {"pull", pull}, {"snapshot", snapshot}, {"view", view},
-           {"subscribe", subscribe}})
+           {"subscribe", subscribe}, {"keep", keep}, {"churn", churn}, {"dump", dump}, {"guest", give}, {"write", write},
+           {"collect", collect}, {"alone", push_alone}})
     if (role == name) {
       play(me);
       return 0;

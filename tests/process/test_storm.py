@@ -33,7 +33,7 @@ def descriptors(process):
     return gradients, [name for name in found if name not in gradients]
 
 
-class Storm(ProcessTest):
+class Seeded(ProcessTest):
     def setUp(self):
         super().setUp()
         self.seed = int(os.environ.get("PS_SHM_TEST_SEED") or random.SystemRandom().randrange(2**32))
@@ -43,17 +43,19 @@ class Storm(ProcessTest):
     def start_quietly(self, *arguments):
         return self.start(*arguments, stdout=support.subprocess.DEVNULL, stderr=support.subprocess.DEVNULL)
 
+    def inspect(self, *arguments):
+        code, out, err = run("inspect_shm", *arguments, "--job", self.job, "--json")
+        self.assertIn(code, (0, 3) if arguments[0] == "doctor" else (0,), err)
+        return json.loads(out)
+
+
+class Storm(Seeded):
     def start_worker(self, rank):
         return self.start_quietly("worker_shm", "--job", self.job, "--model", "count", "--size", SIZE, "--steps",
                                   10**9, "--rank", rank, "--quiet")
 
     def start_server(self, *arguments):
         return self.start_quietly("ps_shm", "--job", self.job, "--workers", RANKS, *arguments)
-
-    def inspect(self, *arguments):
-        code, out, err = run("inspect_shm", *arguments, "--job", self.job, "--json")
-        self.assertIn(code, (0, 3) if arguments[0] == "doctor" else (0,), err)
-        return json.loads(out)
 
     def figures(self):
         workers = self.inspect("workers")["workers"]
@@ -144,75 +146,126 @@ class Storm(ProcessTest):
         self.storm("--mode", "sync", "--quorum", RANKS - 1, "--linger", "0.2")
 
 
-    def test_readers_see_whole_groups_of_pushes_and_no_acknowledged_addition_is_lost(self):
-        """A crowd of counters, pushers of groups, and readers of each kind. Ten times a second one of them or the ps is
-        killed, or stopped for up to a second."""
-        publication = self.job + "-p"
-        server_arguments = ["--max-workers", 4 * len(CROWD), "--linger", "60s", "--ps-tasks", 2, "--publish",
-                            publication, "--publish-every", "30ms"]
-        folder = self.enterContext(tempfile.TemporaryDirectory())
-        record = pathlib.Path(folder, "record")
-        record.write_bytes(bytes(64 * 64))
-        with record.open("r+b") as file:
+class Crowd(Seeded):
+    """Ten times a second one of a crowd of processes, or a ps, is killed, or stopped for up to a second."""
+
+    def serve(self, job):
+        return self.start_quietly("ps_shm", "--job", job, "--linger", "60s", *self.jobs[job])
+
+    def start_member(self, place):
+        command = [os.environ["PS_SHM_CROWD"], self.crowd[place], self.job, self.publication, str(self.record), str(place)]
+        member = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=self.errors)
+        self.addCleanup(lambda: (member.kill(), member.wait(), member.stdin.close()))
+        return member
+
+    def play(self, crowd, jobs, only_stopped=()):
+        """Starts the ps of the jobs, which are options by name, and the crowd, and kills and stops them."""
+        self.crowd, self.jobs, self.publication = crowd, jobs, self.job + "-p"
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.record = folder / "record"
+        self.record.write_bytes(bytes(64 * 64))
+        with self.record.open("r+b") as file:
             memory = mmap.mmap(file.fileno(), 0)
-        counters = lambda place: struct.unpack_from("QQQ", memory, place * 64)
-        errors = self.enterContext(pathlib.Path(folder, "errors").open("w+"))
-
-        def start_member(place):
-            command = [os.environ["PS_SHM_CROWD"], CROWD[place], self.job, publication, str(record), str(place)]
-            member = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=errors)
-            self.addCleanup(lambda: (member.kill(), member.wait(), member.stdin.close()))
-            return member
-
-        server = self.start_server(*server_arguments)
-        members = [start_member(place) for place in range(len(CROWD))]
-        kills = collections.Counter()
+        self.counters = lambda place: struct.unpack_from("QQQ", memory, place * 64)
+        self.errors = self.enterContext((folder / "errors").open("w+"))
+        self.servers = {job: self.serve(job) for job in jobs}
+        self.members = [self.start_member(place) for place in range(len(crowd))]
+        self.kills = collections.Counter()
         stopped = {}  # place: when it goes on
         for _ in range(KILLS):
             time.sleep(self.random.uniform(0, 0.2))
             for place in [place for place, until in stopped.items() if time.monotonic() > until]:
-                members[place].send_signal(signal.SIGCONT)
+                self.members[place].send_signal(signal.SIGCONT)
                 del stopped[place]
-            place = self.random.randrange(len(CROWD) + 1)
-            if place == len(CROWD):
-                server.kill()
-                server.wait(timeout=support.PATIENCE)
-                self.started.remove(server)
-                server = self.start_server(*server_arguments)
+            place = self.random.randrange(len(crowd) + 1)
+            if place == len(crowd):
+                job = self.random.choice([*jobs])
+                self.servers[job].kill()
+                self.servers[job].wait(timeout=support.PATIENCE)
+                self.started.remove(self.servers[job])
+                self.servers[job] = self.serve(job)
             elif place in stopped:
                 continue
-            elif CROWD[place] == "pair" or self.random.random() < 0.3:  # a killed one may leave a part of a group
-                members[place].send_signal(signal.SIGSTOP)
+            elif crowd[place] in only_stopped or self.random.random() < 0.3:
+                self.members[place].send_signal(signal.SIGSTOP)
                 stopped[place] = time.monotonic() + self.random.choice([0.02, 0.3, 1])
             else:
-                members[place].kill()
-                members[place].wait(timeout=support.PATIENCE)
-                kills[place] += 1
-                members[place] = start_member(place)
+                self.members[place].kill()
+                self.members[place].wait(timeout=support.PATIENCE)
+                self.kills[place] += 1
+                self.members[place] = self.start_member(place)
         for place in stopped:
-            members[place].send_signal(signal.SIGCONT)
-        states = lambda role: sum(counters(place)[1] for place in range(len(CROWD)) if CROWD[place] == role)
-        for role in ("pull", "snapshot", "view", "subscribe"):
-            before = states(role)
-            support.wait_until(lambda: states(role) > before, f"{role} reads on")
-        for member in members:
-            member.stdin.close()
-        codes = [(CROWD[place], member.wait(timeout=support.PATIENCE)) for place, member in enumerate(members)]
-        errors.seek(0)
-        self.assertEqual({code for _, code in codes}, {0}, f"{codes}\n{errors.read()[-4000:]}")
-        errors.seek(0)
-        self.assertEqual([counters(place)[2] for place in range(len(CROWD))], [0] * len(CROWD), errors.read()[-4000:])
+            self.members[place].send_signal(signal.SIGCONT)
+        states = lambda role: sum(self.counters(place)[1] for place in self.places(role))
+        for role in set(crowd):
+            if any(self.counters(place)[1] for place in self.places(role)):
+                before = states(role)
+                support.wait_until(lambda: states(role) > before or self.said(), f"{role} goes on")
+
+    def places(self, *roles):
+        return [place for place, role in enumerate(self.crowd) if role in roles]
+
+    def said(self):
+        self.errors.seek(0)
+        return self.errors.read()[-4000:]
+
+    def end(self, *roles):
+        for place in self.places(*roles):
+            self.members[place].stdin.close()
+        codes = [(self.crowd[place], self.members[place].wait(timeout=support.PATIENCE)) for place in self.places(*roles)]
+        self.assertEqual({code for _, code in codes}, {0}, f"{codes}\n{self.said()}")
+
+    def check_counts(self, place, least, most):
+        """All that was acknowledged at the place is there, and at most one more for each kill."""
+        acknowledged = self.counters(place)[0]
+        self.assertGreater(acknowledged, 0)
+        self.assertGreaterEqual(least, acknowledged)
+        self.assertLessEqual(most, acknowledged + self.kills[place])  # one may have been added unacknowledged
+
+    def finish(self):
+        self.assertEqual([self.counters(place)[2] for place in range(len(self.crowd))], [0] * len(self.crowd), self.said())
+        print(f"{sum(self.kills.values())} of the crowd killed; acknowledged and read:",
+              [self.counters(place)[:2] for place in range(len(self.crowd))], flush=True)
+        for job, server in self.servers.items():
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(support.finish(server)[0], 130)
+            self.assertEqual(support.segments(job), [])
+
+    def test_readers_see_whole_groups_of_pushes_and_no_acknowledged_addition_is_lost(self):
+        """Counters, pushers of groups, and readers of each kind. A killed pusher may leave a part of a group."""
+        self.play(CROWD, {self.job: ["--max-workers", 4 * len(CROWD), "--workers", RANKS, "--ps-tasks", 2, "--publish",
+                                     self.job + "-p", "--publish-every", "30ms"]}, only_stopped=("pair",))
+        self.end(*CROWD)
         counts = self.inspect("dump", "counts", "--limit", 0)["variables"][0]["values"]
-        for place, role in enumerate(CROWD):
-            if role == "count":
-                acknowledged = counters(place)[0]
-                self.assertGreater(acknowledged, 0)
-                self.assertGreaterEqual(counts[place], acknowledged)
-                self.assertLessEqual(counts[place], acknowledged + kills[place])  # one may have been added unacknowledged
-        print(f"{sum(kills.values())} of the crowd killed; states read:", [counters(p)[1] for p in range(len(CROWD))], flush=True)
-        server.send_signal(signal.SIGTERM)
-        self.assertEqual(support.finish(server)[0], 130)
-        self.assertEqual(support.segments(self.job), [])
+        for place in self.places("count"):
+            self.check_counts(place, counts[place], counts[place])
+        self.finish()
+
+    def test_tables_guests_writers_and_a_single_writer_lose_nothing(self):
+        """Two jobs: one with tables that keep, evict and dump rows, a guest, and pushers of all kinds of things; one of
+        one worker, which pushes where values lie; and a publication of two writers."""
+        crowd = ["write", "write", "keep", "keep", "keep", "churn", "churn", "churn", "dump", "dump", "guest", "collect",
+                 "alone", "count"]
+        alone = self.job + "-s"
+        self.play(crowd, {self.job: ["--max-workers", 4 * len(crowd), "--workers", RANKS],
+                          alone: ["--max-workers", 1, "--workers", 1, "--layout", "single-writer"]})
+        self.end(*{*crowd} - {"dump"})
+        self.end("dump")
+        rows = self.inspect("dump", "kept", "--limit", 0)["tables"][0]["rows"]
+        for place in self.places("keep"):
+            values = [value for row in rows if row["key"] >> 32 == place for value in row["values"]]
+            self.assertEqual(len(values), 200 * 8)
+            self.check_counts(place, min(values), max(values))
+        counts, given = (self.inspect("dump", name, "--limit", 0)["variables"][0]["values"] for name in ("counts", "given"))
+        for place in self.places("count"):
+            self.check_counts(place, counts[place], counts[place])
+        [guest], [single] = self.places("guest"), self.places("alone")
+        self.assertEqual({*given}, {self.counters(guest)[0]})
+        code, out, err = run("inspect_shm", "dump", "own", "--limit", 1, "--job", alone, "--json")
+        own = json.loads(out)["variables"][0]
+        self.check_counts(single, own["min"], own["max"])
+        self.assertNotIn("damaged-table", [finding["kind"] for finding in self.inspect("doctor")["findings"]])
+        self.finish()
 
 
 if __name__ == "__main__":
