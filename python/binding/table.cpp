@@ -6,6 +6,8 @@
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "settings.hpp"
@@ -153,12 +155,13 @@ TableStatistics statistics(const NamedTable& self) {
   return self.table.statistics();
 }
 
+// An array of these values, which are not copied.
 template <class T>
-nb::object array_of(const std::vector<T>& values, DType dtype, const Shape& shape) {
-  nb::object made = new_array(dtype, shape);
-  const Array to(made, Use::kWrite, "values");
-  std::copy(values.begin(), values.end(), to.as<T>().begin());
-  return made;
+nb::object array_of(std::vector<T>&& values, DType dtype, const Shape& shape) {
+  if (values.empty()) values.reserve(1);  // an array has an address
+  auto* const kept = new std::vector<T>(std::move(values));
+  const nb::capsule owner(kept, [](void* of) noexcept { delete static_cast<std::vector<T>*>(of); });
+  return as_array(kept->data(), dtype, shape, owner, Use::kWrite);
 }
 
 Exported export_rows(NamedTable& self, std::uint64_t since, bool with_state) {
@@ -167,6 +170,11 @@ Exported export_rows(NamedTable& self, std::uint64_t since, bool with_state) {
   TableDump dump;
   {
     const Turn turn(*self.rank);
+    if (since == 0) {  // so that nothing is moved as they grow; memory comes as it is written to
+      const std::uint64_t rows_now = self.table.statistics().rows, most = rows_now + rows_now / 16;
+      keys.reserve(most), rows.reserve(most * self.table.row_size());
+      if (with_state) state.reserve(most * self.table.state_size());
+    }
     dump = self.table.dump(
         since,
         [&](const TableRow& row) {
@@ -176,12 +184,13 @@ Exported export_rows(NamedTable& self, std::uint64_t since, bool with_state) {
         },
         [&](std::uint64_t key) { evicted.push_back(key); });
   }
-  Exported all{.keys = array_of(keys, DType::kUint64, {keys.size()}),
-               .rows = array_of(rows, DType::kFloat32, {keys.size(), self.table.row_size()}),
+  const std::uint64_t count = keys.size(), gone = evicted.size();
+  Exported all{.keys = array_of(std::move(keys), DType::kUint64, {count}),
+               .rows = array_of(std::move(rows), DType::kFloat32, {count, self.table.row_size()}),
                .state = nb::none(),
-               .evicted = array_of(evicted, DType::kUint64, {evicted.size()}),
+               .evicted = array_of(std::move(evicted), DType::kUint64, {gone}),
                .dump = dump};
-  if (with_state) all.state = array_of(state, DType::kFloat32, {keys.size(), self.table.state_size()});
+  if (with_state) all.state = array_of(std::move(state), DType::kFloat32, {count, self.table.state_size()});
   return all;
 }
 
@@ -198,7 +207,8 @@ nb::object pop_evicted(NamedTable& self) {
                             "pop_evicted() more often, or compare with export().keys",
                             self.table.name()),
                 ErrorCode::kExhausted);
-  return array_of(evicted, DType::kUint64, {evicted.size()});
+  const std::uint64_t gone = evicted.size();
+  return array_of(std::move(evicted), DType::kUint64, {gone});
 }
 
 void add_results(nb::module_& module) {

@@ -650,4 +650,11 @@ MUTANTS = {
         "file": "src/worker/table.cpp",
         "changes": [("  if (state_->core.job.is_inherited()) return;  // nothing is mapped\n", "")],
     },
+    "table_names_forgotten": {
+        "breaks": "A worker forgets which tables it has seen, and opens all of them for each that it declares.",
+        "rule": "names.N1",
+        "tests": ['table "table: a worker opens each*"'],
+        "file": "src/shm/table/table_segment.cpp",
+        "changes": [("  if (job.tables_seen().size() == table) job.tables_seen().emplace_back", "  if (table == kMaxTables) job.tables_seen().emplace_back")],
+    },
 }

@@ -5,6 +5,7 @@ import pathlib
 import re
 import signal
 import subprocess
+import sys
 
 import numpy
 import pytest
@@ -357,3 +358,26 @@ def test_a_view_shows_tables(job, hot):
     assert numpy.array_equal(rows, hot.pull(keys)[0])
     with pytest.raises(ps_shm.Error, match="there is no table 'others'.*has items"):
         view.table_rows("others")
+
+
+def test_an_export_takes_the_memory_of_its_result_once(server, job):
+    # In a process of its own: the most memory that a process had is known for all of its life.
+    program = f"""
+import resource
+import numpy, ps_shm
+most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+with ps_shm.Worker({job!r}, rank="any") as worker:
+    table = worker.table("items", 64, 40_000, rule="adam")
+    for begin in range(0, 40_000, 1000):
+        table.push(numpy.arange(begin, begin + 1000, dtype=numpy.uint64), numpy.ones((1000, 64), numpy.float32))
+    before = most()
+    saved = table.export(state=True)
+    bytes = saved.keys.nbytes + saved.rows.nbytes + saved.state.nbytes
+    print(bytes, most() - before)
+    saved.rows[:] = 0  # they are the caller's
+    assert saved.state.shape == (40_000, table.state_size) and (table.pull(saved.keys)[0] != 0).all()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0, done.stderr
+    result, taken = map(int, done.stdout.split())
+    assert taken < 1.5 * result

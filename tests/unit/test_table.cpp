@@ -1,5 +1,8 @@
 // Tables by key: rows are made, found, updated by every rule, evicted, refused, and shared by workers.
 #include <doctest/doctest.h>
+#include <limits.h>
+#include <sys/inotify.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -397,6 +400,58 @@ TEST_CASE("table: the workers of a job share it, and a job that ends leaves noth
     CHECK(shm::list_segments("ps_shm." + config.job + ".t").size() == 2);
   }
   CHECK(shm::list_segments("ps_shm." + config.job).empty());
+}
+
+namespace {
+
+// Counts how often the segments of a job's tables are opened, by any process.
+class Opens {
+ public:
+  explicit Opens(const std::string& job) : begin_("ps_shm." + job + ".t"), watch_(inotify_init1(IN_NONBLOCK)) {
+    REQUIRE(watch_ >= 0);
+    REQUIRE(inotify_add_watch(watch_, "/dev/shm", IN_OPEN) >= 0);
+  }
+  ~Opens() { ::close(watch_); }
+  Opens(const Opens&) = delete;
+  Opens& operator=(const Opens&) = delete;
+
+  // Since the last call.
+  int take() {
+    int count = 0;
+    alignas(inotify_event) char events[16 * (sizeof(inotify_event) + NAME_MAX + 1)];
+    for (ssize_t size; (size = read(watch_, events, sizeof events)) > 0;)
+      for (char* at = events; at < events + size;) {
+        const auto& event = *reinterpret_cast<const inotify_event*>(at);
+        REQUIRE((event.mask & IN_Q_OVERFLOW) == 0);
+        if (event.len != 0 && std::string(event.name).starts_with(begin_)) ++count;
+        at += sizeof(inotify_event) + event.len;
+      }
+    return count;
+  }
+
+ private:
+  std::string begin_;
+  int watch_;
+};
+
+}  // namespace
+
+TEST_CASE("table: a worker opens each of the job's tables once, however many it declares") {
+  constexpr int kTables = 20;
+  TableJob job(spec_of(64));
+  Worker other(quiet_options(job.config));
+  Opens opens(job.config.job);
+  for (Worker* const worker : {&job.worker, &other}) {
+    int count = 0;
+    for (int i = 0; i < kTables; ++i) {
+      TableSpec spec = spec_of(64);
+      spec.name = "t" + std::to_string(i);
+      static_cast<void>(worker->table(spec));
+      count += opens.take();
+    }
+    CHECK(count <= kTables + 1);
+    if (worker == &other) CHECK(count >= kTables);
+  }
 }
 
 TEST_CASE("table: what cannot be is refused with a reason") {

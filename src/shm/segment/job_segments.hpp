@@ -123,6 +123,9 @@ class JobSegments {
   }
   std::size_t shard_data_offset() const noexcept;  // where a shard's first variable may begin
 
+  // The names of the job's tables that this process has seen, from number 0 on. They never change.
+  std::vector<std::string>& tables_seen() noexcept { return tables_seen_; }
+
   bool is_alive(std::uint32_t rank) const noexcept { return locks().is_held_by_other(kRankByte + rank); }
 
   // first_round: the round that a barrier begins with, which waits for all of the job's workers. is_finished: whether
@@ -153,6 +156,7 @@ class JobSegments {
   Trust trust_;
   JobConfig config_;
   std::vector<Segment> shards_;
+  std::vector<std::string> tables_seen_;
 };
 
 // The result of a removal.

@@ -148,6 +148,15 @@ void check_agreement(const TableShm& there, const TableShm& wanted) {
   disagree("factor of the learning rate", number(there.rate_scale), number(wanted.rate_scale));
 }
 
+// The number of the table of that name, or of the first one that this process has not seen.
+std::uint32_t first_to_open(JobSegments& job, const std::string& name) {
+  const std::vector<std::string>& seen = job.tables_seen();
+  return static_cast<std::uint32_t>(std::find(seen.begin(), seen.end(), name) - seen.begin());
+}
+void note_name(JobSegments& job, std::uint32_t table, const Segment& segment) {
+  if (job.tables_seen().size() == table) job.tables_seen().emplace_back(text_of(table_record(segment).name));
+}
+
 }  // namespace
 
 bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked) noexcept {
@@ -179,12 +188,13 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
                                                    const std::function<void(TablePart&)>& fill) {
   const std::uint32_t parts = parts_of_tables(job.config());
   std::vector<std::unique_ptr<TablePart>> opened;
-  for (std::uint32_t table = 0; table < kMaxTables;) {
+  for (std::uint32_t table = first_to_open(job, form.spec.name); table < kMaxTables;) {
     TableShm wanted = {};
     describe(wanted, job, form, static_cast<std::uint32_t>(opened.size()), parts);
     std::optional<Segment> segment = open_or_make(job, wanted, table, lane_owner, fill);
     if (!segment) continue;
     const TableShm& there = table_record(*segment);
+    note_name(job, table, *segment);
     if (text_of(there.name) != form.spec.name) {  // only part 0 of another table
       ++table;
       continue;
@@ -196,13 +206,20 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
   throw Error(fmt::format("job '{}' cannot have more than {} tables", job.job(), kMaxTables), ErrorCode::kExhausted);
 }
 
-bool has_table(const JobSegments& job, const std::string& name) {
-  const std::vector<Segment> all = find_tables(job);
-  const auto parts = std::count_if(all.begin(), all.end(),
-                                   [&](const Segment& one) { return text_of(table_record(one).name) == name; });
-  return parts != 0 && std::any_of(all.begin(), all.end(), [&](const Segment& one) {
-           return text_of(table_record(one).name) == name && table_record(one).parts == parts;
-         });
+bool has_table(JobSegments& job, const std::string& name) {
+  const std::uint32_t parts = parts_of_tables(job.config());
+  for (std::uint32_t table = first_to_open(job, name), part = 0; table < kMaxTables;) {
+    Segment segment;
+    if (segment.open(table_name(job.job(), table, part), Access::kReadOnly, job.trust()) != AttachOutcome::kReady ||
+        !is_table(segment, job))
+      return false;
+    note_name(job, table, segment);
+    if (text_of(table_record(segment).name) != name)
+      ++table;
+    else if (++part == parts)
+      return true;
+  }
+  return false;
 }
 
 std::vector<Segment> find_tables(const JobSegments& job) {

@@ -28,7 +28,7 @@ std::vector<std::unique_ptr<TablePart>> open_table(JobSegments& job, const Table
                                                    const std::function<void(TablePart&)>& fill = {});
 
 // Whether the job has a table of that name, with all of its parts.
-bool has_table(const JobSegments& job, const std::string& name);
+bool has_table(JobSegments& job, const std::string& name);
 
 // The tables of a job that exist, for those who only look at it: part 0 of each in the order of their numbers, and the
 // other parts behind it. Skips what is damaged or of another job.
