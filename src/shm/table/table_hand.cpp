@@ -113,8 +113,10 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
       continue;
     }
     const std::uint64_t dead = next_word(word, RowState::kDead, reference_of(word));
-    if (!there.word.try_exchange_acq_rel(word, dead)) {  // (table.E5) THE EVICTION; lost: rescued, or sealed in vain
-      lane.sealed_in_vain.push_back(one.key);
+    if (!there.word.try_exchange_acq_rel(word, dead)) {  // (table.E5) THE EVICTION
+      // Another reference: the list has changed behind the row. Else it was rescued, or another lane sealed it, too.
+      if (state_of(word) == RowState::kSealed && reference_of(word) != reference_of(one.word))
+        lane.sealed_in_vain.push_back(one.key);
       continue;
     }
     fault_point(FaultPoint::kRowDead);
@@ -248,9 +250,7 @@ std::uint64_t TablePart::seal_and_evict(TableLane& lane, std::span<const std::ui
   return evicted + evict_sealed(lane);
 }
 
-// A seal is void if a neighbour in the list was linked or unlinked, if a push has brought the row back, or if another
-// lane has sealed it, too. Rows that are pinned at the time of the next seal are spared, and those that were used are not
-// too old any more, so this ends.
+// A seal is void if a neighbour in the list was linked or unlinked. Each round needs such a change by another lane.
 std::uint64_t TablePart::repeat_in_vain(TableLane& lane, bool are_expired) {
   std::uint64_t evicted = 0;
   while (!lane.sealed_in_vain.empty()) {
