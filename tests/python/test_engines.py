@@ -335,14 +335,25 @@ def test_the_timeout_of_a_request_holds_for_all_of_it():
 
 def test_an_interrupted_update_waits_for_no_server_that_does_not_answer(monkeypatch):
     monkeypatch.setattr(ps_shm.engines.http, "_INTERRUPTED_SECONDS", 0.2)
-    with Raw(lambda server, connection: server.is_over.wait(60)) as server:
+    answers = threading.Event()
+
+    def answer(server, connection):
+        if answers.is_set():
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        else:
+            server.is_over.wait(60)
+
+    with Raw(answer) as server:
         def interrupt():
             server.is_asked.wait(60)
             os.kill(os.getpid(), signal.SIGINT)
 
+        engines = ps_shm.engines.http.Engines([server.url], timeout=3600)
         threading.Thread(target=interrupt, daemon=True).start()
         with pytest.raises(KeyboardInterrupt):
-            ps_shm.engines.http.Engines([server.url], timeout=3600).update(7)
+            engines.update(7)
+        answers.set()
+        engines.init("weights")  # has all of its time again
 
 
 def test_requests_go_to_the_servers_themselves_with_the_headers_given(servers, monkeypatch):

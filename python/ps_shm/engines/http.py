@@ -177,7 +177,13 @@ class Engines:
         if pause not in kind.PAUSES:
             raise ValueError(f"pause is one of {', '.join(kind.PAUSES)}, not {pause!r}")
         load = kind.load(generation, version, self._timeout)
-        self._until = None
+        try:
+            self._update(pause, version, load)
+        finally:
+            self._until = None
+
+    def _update(self, pause: str, version: str, load: _Request) -> None:
+        kind = self._kind
         with self._followed_by(kind.resume(), kind.resume()):
             self._post(kind.pause(kind.PAUSES[pause]))
             with self._followed_by(kind.end(version), kind.end(None)):
