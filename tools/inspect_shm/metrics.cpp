@@ -303,13 +303,13 @@ void serve_metrics(const MetricsRequest& request, const std::string& address, st
   // Several threads, and none waits for long: a client that sends nothing holds up no scrape.
   const char* options[] = {"listening_ports",    place.c_str(), "num_threads", "8",
                            "request_timeout_ms", "2000",        nullptr};
+  MetricsRequest asked = request;  // outlives the server's threads
   const std::unique_ptr<mg_context, decltype(&mg_stop)> server(mg_start(nullptr, nullptr, options), mg_stop);
   if (!server)
     throw Error(fmt::format("cannot listen on {}: the port is in use, or no interface has that address; choose others with "
                             "--port and --address",
                             place),
                 ErrorCode::kSystem);
-  MetricsRequest asked = request;
   mg_set_request_handler(server.get(), "/metrics", answer, &asked);
   mg_server_port bound = {};
   mg_get_server_ports(server.get(), 1, &bound);
