@@ -8,26 +8,13 @@
 #include <optional>
 #include <string>
 
-#include "ps_shm/errors.hpp"
 #include "shm/base/open_file.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/names.hpp"
 #include "shm/segment/truncation.hpp"
 
 namespace ps_shm::shm {
-
-// The result of attaching. Only for the first three is it worth trying again.
-enum class AttachOutcome {
-  kAbsent,
-  kBeingCreated,
-  kShardMissing,  // of a job: a ps task has not started yet, or the job is being removed
-  kReady,
-  kOtherVersion,
-  kOtherBuild,
-  kDamaged,
-  kExposed,      // its mode gives every user some right, so its contents cannot be trusted
-  kNoPermission  // it belongs to another user and is not trusted
-};
 
 // The users of a segment: its owner, and possibly a group.
 struct Sharing {
@@ -44,12 +31,6 @@ struct Trust {
   bool anybody = false;                // every segment that can be opened: for reading with checks, or for removing
 };
 inline constexpr Trust kTrustAnybody{.group = std::nullopt, .anybody = true};
-
-// Says what the outcome means and what to do ("no such segment ..."), for messages. Empty for kReady.
-std::string describe(AttachOutcome outcome, const std::string& name);
-
-// The error to throw for the outcome, with that text and the matching code.
-Error attach_error(AttachOutcome outcome, const std::string& name);
 
 class Segment {
  public:
