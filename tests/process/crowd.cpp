@@ -71,6 +71,7 @@ bool is_over() {
   return poll(&input, 1, 0) != 0;
 }
 
+// Between two attempts of something that another process has to do first; nothing depends on how long it is.
 void wait_a_moment() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
 
 void check(const Me& me, std::span<const float> plus, std::span<const float> minus, const char* what) {

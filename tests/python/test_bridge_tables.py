@@ -428,6 +428,11 @@ def dead(*_):
     raise RuntimeError("dead")
 
 
+def round_until_dead(bridge):
+    with contextlib.suppress(RuntimeError):
+        bridge.round()
+
+
 def with_two_rounds_to_catch_up(twins):
     """Box 2 died when it was to go to round 2, which the others have made. They died in the vote of round 3, which has other
     keys. All bridges are gone."""
@@ -440,11 +445,7 @@ def with_two_rounds_to_catch_up(twins):
     for worker in twins.workers:
         worker.step()
 
-    def go(bridge):
-        with contextlib.suppress(RuntimeError):
-            bridge.round()
-
-    together([lambda bridge=bridge: go(bridge) for bridge in twins.bridges])
+    together([lambda bridge=bridge: round_until_dead(bridge) for bridge in twins.bridges])
     others = twins.bridges[:2]
     for bridge, group in zip(others, ThreadGroup.make(2)):
         bridge.group = group
@@ -454,7 +455,7 @@ def with_two_rounds_to_catch_up(twins):
         bridge._vote = dead
     for worker in twins.workers:
         worker.step()
-    together([lambda bridge=bridge: go(bridge) for bridge in others])
+    together([lambda bridge=bridge: round_until_dead(bridge) for bridge in others])
     assert [bridge.header.round for bridge in twins.bridges] == [2, 2, 1]
     assert [bridge.header.ready.round for bridge in twins.bridges] == [3, 3, 2]
     twins.bridges = []
@@ -582,12 +583,8 @@ def with_an_open_cut(twins):
     for bridge, group in zip(others, ThreadGroup.make(2)):
         bridge.group, bridge._vote = group, dead
 
-    def go(bridge):
-        bridge.join()
-        with contextlib.suppress(RuntimeError):
-            bridge.round()
-
-    together([lambda bridge=bridge: go(bridge) for bridge in others])
+    together([bridge.join for bridge in others])
+    together([lambda bridge=bridge: round_until_dead(bridge) for bridge in others])
     assert [bridge.header.ready is not None for bridge in twins.bridges] == [True, True, False]
     twins.bridges = []
 
