@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "arrays.hpp"
 #include "calls.hpp"
@@ -166,7 +168,10 @@ Args:
 Raises:
     Error: the folder holds no checkpoint, or a file has another size (DAMAGED); a file is missing; or this build does
         not know the format (INCOMPATIBLE).)")
-      .def(nb::init<const std::string&>(), "folder"_a)
+      .def(
+          "__init__",
+          [](Checkpoint* self, const std::filesystem::path& folder) { new (self) Checkpoint(folder.string()); }, "folder"_a,
+          nb::sig("def __init__(self, folder: str | os.PathLike[str]) -> None"))
       .def("__repr__",
            [](const Checkpoint& self) {
              return fmt::format("<checkpoint {} of step {}>", self.folder(), self.global_step());

@@ -61,7 +61,7 @@ def load(folder: Path) -> Checkpoint:
     Raises:
         Error: there is no checkpoint in the folder, or one of its files is missing.
     """
-    return Checkpoint(os.fspath(folder))
+    return Checkpoint(folder)
 
 
 __all__ = ["Checkpoint", "StoredTable", "StoredVariable", "latest", "load", "save"]

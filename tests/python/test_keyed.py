@@ -278,7 +278,7 @@ def test_a_storage_for_dynamicemb_is_dumped_and_loaded(worker, dynamicemb, tmp_p
     assert [len(batch[0]) for batch in batches] == [30, 30, 30, 10]
     found = {int(key): torch.cat([e, s]) for keys_, e_, s_, _ in batches for key, e, s in zip(keys_, e_, s_)}
     assert all(torch.equal(found[int(key)], row) for key, row in zip(keys, values))
-    meta, key_file, row_file, score_file, state_file = (str(tmp_path / name) for name in ("m.json", "k", "v", "s", "o"))
+    meta, key_file, row_file, score_file, state_file = (tmp_path / name for name in ("m.json", "k", "v", "s", "o"))
     storage.dump(0, meta, key_file, row_file, score_file, state_file, include_optim=True, include_meta=True, current_score=None,
                  timestamp=7)
     assert np.fromfile(key_file, np.int64).size == 100 and np.fromfile(score_file, np.int64).size == 100
