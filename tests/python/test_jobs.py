@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import ps_shm
+from ps_shm import checkpoint
 from closings import Closings
 from conftest import PATIENCE, segments, wait_until
 
@@ -253,6 +254,92 @@ def test_threads_use_everything_at_once(job):
         assert not errors
         assert all(set(values) == {2.0 * count} for values in bundle.pull().values())
         assert table.pull()[:50].tolist() == [[count] * 4] * 50 and worker.steps == count
+
+
+class Ticker:
+    """A thread that wakes up each 0.1 ms, and so tells how long it could not."""
+
+    def __enter__(self):
+        self.ticks, self._ends = [], False
+        self._thread = threading.Thread(target=self._tick)
+        self._thread.start()
+        return self
+
+    def _tick(self):
+        while not self._ends:
+            self.ticks.append(time.monotonic())
+            time.sleep(0.0001)
+
+    def __exit__(self, *_):
+        self._ends = True
+        self._thread.join()
+
+    def longest_part(self, call):
+        """The longest pause of the thread within a call, as a part of the time of the call."""
+        self.ticks.clear()
+        begin = time.monotonic()
+        call()
+        end = time.monotonic()
+        ticks = [begin, *(t for t in self.ticks if begin < t < end), end]
+        return max(b - a for a, b in zip(ticks, ticks[1:])) / (end - begin)
+
+
+def test_other_threads_run_during_calls_that_take_long(job, tmp_path):
+    """On a machine that is busy a call may look as if it had stopped the others, but not each time."""
+    keys, rows = np.arange(200_000), np.ones((200_000, 16), np.float32)
+    values = np.ones(8_000_000, np.float32)
+    ids, some_rows = np.arange(0, 8_000, 2), np.ones((4_000, 1_000), np.float32)
+    with contextlib.ExitStack() as closing:
+        closing.enter_context(ps_shm.Server(job, optimizer="adam"))
+        worker = closing.enter_context(ps_shm.Worker(job))
+        v = worker.variable("v", values)
+        bundle = worker.variables({"b": values})
+        wide = worker.variable("r", shape=(8_000, 1_000), layout="inplace", rule="add")
+        table = worker.table("items", 16, 200_000, rule="adam", ttl=3600.0)
+        table.push(keys, rows)
+        view = ps_shm.View(job)
+        saved = checkpoint.load(checkpoint.save(job, tmp_path / "first"))
+        exported = table.export(state=True)
+        publisher = closing.enter_context(ps_shm.Publisher(f"{job}-p", {"w": values}, records=3))
+        folder = closing.enter_context(ps_shm.FolderPublisher(tmp_path / "folder", {"w": values}))
+        publisher.publish({"w": values})
+        generation = closing.enter_context(ps_shm.Subscriber(f"{job}-p")).read()
+
+        def restored():
+            with ps_shm.Server(f"{job}-r", restore=saved.folder), ps_shm.Worker(f"{job}-r") as other:
+                other.variable("v", values)
+
+        calls = {
+            "push": lambda: v.push(values),
+            "pull": lambda: v.pull(),
+            "pull to an array": lambda: v.pull(values),
+            "assign": lambda: v.assign(values),
+            "push of a bundle": lambda: bundle.push({"b": values}),
+            "pull of a bundle": lambda: bundle.pull(),
+            "push_rows": lambda: wide.push_rows(ids, some_rows),
+            "pull_rows": lambda: wide.pull_rows(ids),
+            "push of keys": lambda: table.push(keys, rows),
+            "pull of keys": lambda: table.pull(keys),
+            "contains": lambda: table.contains(keys),
+            "expire": lambda: table.expire(),
+            "assign of keys": lambda: table.assign(keys, rows),
+            "assign with state": lambda: table.assign(exported.keys, exported.rows, exported.state),
+            "export": lambda: table.export(),
+            "export with state": lambda: table.export(state=True),
+            "evict": lambda: table.evict(keys),
+            "the view's state": lambda: view.state(),
+            "save": lambda: (worker.step(), checkpoint.save(job, tmp_path / "more")),
+            "verify": lambda: saved.verify(),
+            "the checkpoint's state": lambda: saved.state(),
+            "read_table": lambda: saved.read_table("items"),
+            "restore": restored,
+            "publish": lambda: publisher.publish({"w": values}),
+            "publish to a folder": lambda: folder.publish({"w": values}),
+            "copy of a generation": lambda: generation.copy_to({"w": values}),
+        }
+        with Ticker() as ticker:
+            for name, call in calls.items():
+                assert any(ticker.longest_part(call) < 0.5 for _ in range(50)), name
 
 
 def test_other_threads_go_on_while_one_waits(job):

@@ -185,6 +185,32 @@ def test_options(worker):
     assert expiring.pull(numpy.arange(6))[0].ravel().tolist() == [1, 1, 1, 1, 1, 0]
 
 
+def test_rows_in_use_do_not_expire(job, start):
+    """A second process pushes all rows again and again, while this one looks for rows that have expired."""
+    pusher = """
+import sys, numpy, ps_shm
+keys, ones = numpy.arange(1000), numpy.ones((1000, 4), numpy.float32)
+with ps_shm.Worker(sys.argv[1], rank="any") as worker:
+    table = worker.table("items", 4, 1000, rule="sgd", ttl=3600.0)
+    for push in range(2000):
+        table.push(keys, ones)
+        if push == 0:
+            print("begun")
+    worker.leave()
+"""
+    with ps_shm.Server(job, workers=2, mode="async", lr=0.1), ps_shm.Worker(job, rank="any") as worker:
+        table = worker.table("items", 4, 1000, rule="sgd", ttl=3600.0)
+        program = start(pusher, job)
+        assert program.line() == "begun"
+        looks = 0
+        while program.process.poll() is None:
+            assert table.expire() == 0
+            looks += 1
+        assert program.finish()[0] == 0 and looks > 0
+        statistics = table.statistics()
+        assert (statistics.rows, statistics.expired, statistics.evicted) == (1000, 0, 0)
+
+
 def test_mistakes(worker, table):
     ones = numpy.ones((2, 3), numpy.float32)
     with pytest.raises(TypeError, match="push of table 'items': keys.*int64"):
