@@ -192,7 +192,7 @@ import sys, numpy, ps_shm
 keys, ones = numpy.arange(1000), numpy.ones((1000, 4), numpy.float32)
 with ps_shm.Worker(sys.argv[1], rank="any") as worker:
     table = worker.table("items", 4, 1000, rule="sgd", ttl=3600.0)
-    for push in range(2000):
+    for push in range(20000):
         table.push(keys, ones)
         if push == 0:
             print("begun")
