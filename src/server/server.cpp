@@ -198,9 +198,7 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
       continue;
     }
     turn.look_out();
-    if (options.adopt)
-      throw Error(fmt::format("there is no job '{}' to take over; list the jobs with inspect_shm ls", config.job),
-                  ErrorCode::kNotFound);
+    if (options.adopt) throw shm::attach_error(shm::AttachOutcome::kAbsent, shm::control_name(config.job));
     if (outcome != shm::AttachOutcome::kAbsent && options.log)
       options.log(fmt::format("job {}: removing what a dead job of that name left behind", config.job));
     found = {};

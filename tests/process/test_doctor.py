@@ -213,11 +213,11 @@ class Jobs(Doctor):
             support.finish(process)
         with open(f"/proc/{viewer.pid}/maps") as maps:
             self.assertIn(f"/dev/shm/ps_shm.{self.job} (deleted)", maps.read())
-        self.assert_fails(1, run("inspect_shm", "doctor", "--job", self.job), "there is no segment")
+        self.assert_fails(1, run("inspect_shm", "doctor", "--job", self.job), f"there is no job '{self.job}'")
 
     def test_a_job_that_does_not_exist_is_an_error_as_for_other_commands(self):
         for command in ("doctor", "show"):
-            self.assert_fails(1, run("inspect_shm", command, "--job", self.job), f"there is no segment /dev/shm/ps_shm.{self.job};")
+            self.assert_fails(1, run("inspect_shm", command, "--job", self.job), f"there is no job '{self.job}'")
             self.assert_fails(1, run("inspect_shm", command, "--job", "not/a/name"), "'not/a/name' cannot name a job")
 
 

@@ -319,7 +319,7 @@ class Ends(WatchTest):
         self.assertFalse(screen.screen.cursor.hidden)
 
     def test_there_is_no_such_job(self):
-        self.assert_fails(1, run("inspect_shm", "watch", "--job", self.job), "there is no segment", self.job)
+        self.assert_fails(1, run("inspect_shm", "watch", "--job", self.job), f"there is no job '{self.job}'")
 
 
 class Cost(WatchTest):

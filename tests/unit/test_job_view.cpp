@@ -114,7 +114,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 TEST_CASE("job view: a job that does not exist gives an error from the constructor and nothing from try_open") {
   const std::string job = fmt::format("test-{}-none", getpid());
-  CHECK(contains(error_of([&] { JobView view(job); }), "there is no segment /dev/shm/ps_shm." + job));
+  CHECK(contains(error_of([&] { JobView view(job); }), "there is no job '" + job + "'"));
   CHECK_FALSE(JobView::try_open(job).has_value());
 }
 

@@ -285,7 +285,7 @@ Json remove(const std::string& job, bool force) {
   const auto jobs = names_by_job();
   const auto found = jobs.find(job);
   if (found == jobs.end())
-    throw Error(fmt::format("there is no job '{}'; inspect_shm ls lists the existing ones", job), ErrorCode::kNotFound);
+    throw shm::attach_error(shm::AttachOutcome::kAbsent, shm::control_name(job));
   const Json removed = {{"job", job}, {"removed", found->second}, {"bytes", bytes_of(found->second)}};
   if (force) {
     remove_by_force(job);

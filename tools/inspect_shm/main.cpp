@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "cli/output.hpp"
 #include "cli/version.hpp"
@@ -19,6 +20,11 @@ int fail(int code, const std::string& message) { return ps_shm::tools::fail("ins
 
 int run(int argc, char** argv) {
   ps_shm::shm::survive_truncation();
+  char help[] = "--help";
+  if ((argc == 2 || argc == 3) && std::string_view(argv[1]) == "help") {  // `help COMMAND` is `COMMAND --help`
+    argv[1] = argv[argc - 1];
+    argv[argc - 1] = help;
+  }
   CLI::App app{
       "Inspects the jobs of this machine, whether live, hung or dead. The command set changes running jobs; rm and "
       "doctor --repair remove dead ones."};

@@ -148,8 +148,7 @@ Json list_publications(const std::string& only) {
   for (const std::string& name : publication_names())
     if (only.empty() || name == only) all.push_back(examine(name));
   if (!only.empty() && all.empty())
-    throw Error(fmt::format("there is no publication '{}'; inspect_shm publications lists the existing ones", only),
-                ErrorCode::kNotFound);
+    throw shm::attach_error(shm::AttachOutcome::kAbsent, shm::bundle_name(only));
   return {{"publications", std::move(all)}};
 }
 

@@ -1,18 +1,48 @@
 #include "shm/segment/attach_outcome.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "config/spelling.hpp"
 #include "shm/segment/layout.hpp"
 #include "shm/segment/names.hpp"
 
 namespace ps_shm::shm {
+namespace {
+
+// That there is no job or publication of this name, and which there are: the one that is probably meant, or some of them.
+std::string describe_absent(const std::string& kind, const std::string& prefix, const std::string& segment,
+                            const std::string& made_by) {
+  constexpr std::size_t kShown = 5;
+  const std::string name = segment.substr(prefix.size());
+  std::vector<std::string> known;
+  for (const std::string& there : list_segments(prefix)) {
+    std::string other = there.substr(prefix.size());
+    if (other.find('.') == std::string::npos) known.push_back(std::move(other));  // else it is a job's further segment
+  }
+  std::string others = config::did_you_mean(name, known);
+  if (others.empty() && !known.empty()) {
+    const bool is_long = known.size() > kShown;
+    if (is_long) known.resize(kShown);
+    others = fmt::format("; those on this machine are {}{}", fmt::join(known, ", "), is_long ? ", ..." : "");
+  }
+  return fmt::format("there is no {0} '{1}': its {2} has not been started, or has ended{3}", kind, name, made_by, others);
+}
+
+}  // namespace
 
 std::string describe(AttachOutcome outcome, const std::string& name) {
   switch (outcome) {
     case AttachOutcome::kAbsent:
-      return fmt::format(
-          "there is no segment /dev/shm/{}; start its ps_shm, or list the existing jobs with inspect_shm ls", name);
+      if (name.starts_with(kBundlePrefix)) return describe_absent("publication", kBundlePrefix, name, "publisher");
+      if (name == control_name(job_of(name))) return describe_absent("job", kJobPrefix, name, "ps_shm");
+      return fmt::format("there is no segment /dev/shm/{}", name);
     case AttachOutcome::kBeingCreated:
       return fmt::format(
           "/dev/shm/{} is still being created; try again or, if its ps has died, remove it with inspect_shm rm", name);

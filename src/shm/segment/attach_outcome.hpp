@@ -20,7 +20,8 @@ enum class AttachOutcome {
   kNoPermission  // it belongs to another user and is not trusted
 };
 
-// Says what the outcome means and what to do ("no such segment ..."), for messages. Empty for kReady.
+// Says what the outcome means and what to do, for messages; of what is absent also what there is on this machine. Empty
+// for kReady.
 std::string describe(AttachOutcome outcome, const std::string& name);
 
 // The error to throw for the outcome, with that text and the matching code.
