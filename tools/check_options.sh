@@ -183,8 +183,14 @@ check_value() {
   case $form in
     N) check_whole "$2" "$bounds" ;;
     'N|LO..HI')
-      check_whole "${2%%..*}" "$bounds"
-      [[ -n $wrong || $2 != *..* ]] || check_whole "${2#*..}" "${2%%..*}${bounds#1}"
+      if [[ $2 != *..* && $2 == ?*-* ]]; then
+        wrong="'$2' is not a number; a range is written LO..HI, such as 2..4"
+      else
+        check_whole "${2%%..*}" "$bounds"
+        [[ -n $wrong || $2 != *..* ]] || check_whole "${2#*..}" "$bounds"
+        [[ -n $wrong || $2 != *..* ]] || ((10#${2#*..} >= 10#${2%%..*})) ||
+          wrong="'$2' has no number in it; the smaller one comes first, as in 2..4"
+      fi
       ;;
     X) check_real "$2" "$bounds" ;;
     TIME) check_time "$2" ;;

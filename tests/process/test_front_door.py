@@ -12,7 +12,7 @@ import support
 from support import ProcessTest, SOURCE, run
 
 PAGES = {"--help": "docs/help.txt", "--help-all": "docs/help-all.txt", "--help-markdown": "docs/options.md"}
-WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--workers 257", "--workers 4..2",
+WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--workers 257", "--workers 4..2", "--workers 2-4",
          "--workers 2..x", "--workers -3", "--optimizer adm", "--optimizer xyz", "--wrokers 3", "--mod", "--steps 10 --worker=3",
          "--wrong --help", "--workers", "-x", "4", "--lr fast", "--lr -1", "--momentum 1", "--momentum 1.5e0x",
          "--delay 1:xms", "--delay 1:5ms,2:yx", "--delay q:5ms", "--delay 300:5ms", "--delay 1:10x@z", "--device gpu",

@@ -91,6 +91,10 @@ class Saving(FolderTest):
     def test_a_file_that_cannot_be_written_is_told_before_anything_starts(self):
         for wrong, said in ((self.folder / "none" / "x", "No such file"), (self.folder, "it is a folder")):
             self.assert_fails(1, run("launch_shm", "--job", self.job, "--steps", "10", "--save", wrong), "cannot write", said)
+        for option, name, ending in (("--save", "model.pt", ".safetensors"), ("--report", "run.pdf", ".html")):
+            result = run("launch_shm", "--job", self.job, "--steps", "10", option, self.folder / name)
+            self.assert_fails(1, result, f"{option} {self.folder / name}: the name must end in {ending}")
+            self.assertEqual((result.out, os.listdir(self.folder)), ("", []))
 
     def test_a_full_disk_fails_the_run_and_leaves_no_half_file(self):
         script = """mount -t tmpfs -o size=8k tmpfs "$1" || exit 77

@@ -31,11 +31,15 @@ Value<JobConfig> workers_or_bounds() {
   value.form = "N|LO..HI";
   value.read = [](JobConfig& job, const std::string& text) {
     const auto dots = text.find("..");
+    if (dots == std::string::npos && text.find('-', 1) != std::string::npos)
+      throw Error(fmt::format("'{}' is not a number; a range is written LO..HI, such as 2..4", text));
     job.workers = static_cast<std::uint32_t>(config::read_whole(text.substr(0, dots), 1, kMaxWorkers));
     job.elastic_min = job.elastic_max = 0;
     if (dots == std::string::npos) return;
     job.elastic_min = job.workers;
-    job.elastic_max = static_cast<std::uint32_t>(config::read_whole(text.substr(dots + 2), job.workers, kMaxWorkers));
+    job.elastic_max = static_cast<std::uint32_t>(config::read_whole(text.substr(dots + 2), 1, kMaxWorkers));
+    if (job.elastic_max < job.elastic_min)
+      throw Error(fmt::format("'{}' has no number in it; the smaller one comes first, as in 2..4", text));
   };
   value.write = config::workers_text;
   return value;

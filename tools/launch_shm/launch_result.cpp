@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "persistence/tensor_files.hpp"
@@ -47,8 +49,16 @@ void check_unsaved(const LaunchSettings& settings) {
 
 void check_place_of_result(const LaunchSettings& settings) {
   if (!settings.replace) check_unsaved(settings);
-  for (const std::string& file : {settings.save, settings.report})
-    if (!file.empty()) persistence::check_writable(file);
+  const std::array<std::array<std::string, 3>, 2> files = {
+      {{"save", settings.save, ".safetensors"}, {"report", settings.report, ".html"}}};
+  for (const auto& [option, file, ending] : files) {
+    if (file.empty()) continue;
+    persistence::check_writable(file);
+    if (!file.ends_with(ending))
+      throw Error(fmt::format("`{}` {}: the name must end in {}, which is the only format it is written in", option,
+                              file, ending),
+                  ErrorCode::kInvalidArgument);
+  }
   for (const std::string& folder : {settings.ps.checkpoint.dir, settings.ps.summary.dir})
     if (!folder.empty()) persistence::check_writable_folder(folder);
 }
