@@ -27,7 +27,7 @@ PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
 MOST_STEPS = 1000
 # Options in the text that belong to other programs.
 FOREIGN = {"--shm-size", "--build-arg", "--gpus", "--tool", "--benchmark_filter", "--job_name", "--task_index", "--logdir", "--max-restarts",
-           "--nproc-per-node", "--ntasks-per-node"}
+           "--nproc_per_node", "--ntasks-per-node"}
 
 
 class Block:
