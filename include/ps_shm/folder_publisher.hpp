@@ -94,7 +94,7 @@ class FolderPublisher {
     // Throws: Error as write(), and if the tensor has another dtype.
     void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);
 
-    // The memory of the tensor in the file, of which all must be written; its initial content is undefined.
+    // The memory of the tensor in the file, as Publisher::Writing::out().
     //
     // Throws: Error if there is no such tensor.
     std::span<std::byte> out(std::uint32_t tensor);
@@ -102,7 +102,8 @@ class FolderPublisher {
     // Publishes the generation, and returns its number. Tensors of which nothing was written are copied from the
     // generation before. Nothing can be written afterwards.
     //
-    // Throws: Error with kInvalidArgument if it is this object's first generation and a tensor was not written; kNoSpace,
+    // Throws: Error with kInvalidArgument if it is this object's first generation and a tensor was not written, or if
+    // some elements of a tensor were written and others were not, as Publisher::Writing::commit(); kNoSpace,
     // kPermissionDenied or kSystem if the folder cannot be written. Nothing is published then, and commit() may be
     // called again.
     std::uint64_t commit(std::uint64_t step = 0);

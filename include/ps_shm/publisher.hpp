@@ -154,9 +154,9 @@ class Publisher {
     Writing& operator=(Writing&&) = delete;
     ~Writing();
 
-    // Copies `bytes` into the tensor, from byte `begin` on. The rest of a tensor that is written in part is undefined
-    // until it is written. In a publication that exceeds the caches, large tensors are copied around them (non-temporal
-    // stores on x86-64), which takes less time than memcpy.
+    // Copies `bytes` into the tensor, from byte `begin` on. Parts may be written in any order, and may overlap. In a
+    // publication that exceeds the caches, large tensors are copied around them (non-temporal stores on x86-64), which
+    // takes less time than memcpy.
     //
     // Throws: Error if there is no such tensor, or if the bytes do not fit; with kNoSpace if /dev/shm is full.
     // Progress: wait-free.
@@ -170,6 +170,7 @@ class Publisher {
     void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);
 
     // The memory of the tensor in this generation, of which all must be written; its initial content is undefined.
+    // commit() cannot check that: it takes the tensor as written completely.
     //
     // Throws: Error if there is no such tensor; with kNoSpace if /dev/shm is full.
     // Progress: wait-free.
@@ -179,7 +180,9 @@ class Publisher {
     // generation before, without a copy. Nothing can be written afterwards. `is_partial` is for the readers
     // (Generation::is_partial()).
     //
-    // Throws: Error if it is the first generation and a tensor was not written.
+    // Throws: Error if it is the first generation and a tensor was not written, or if some elements of a tensor were
+    // written and others were not: the message names the tensor and the number of elements that are missing. Nothing is
+    // published then, and commit() may be called again.
     // Progress: wait-free. It makes a system call only if a subscriber waits.
     std::uint64_t commit(std::uint64_t step = 0, bool is_partial = false);
 

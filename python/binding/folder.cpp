@@ -84,9 +84,9 @@ void add_writing(nb::module_& module) {
 Tensors of which nothing was written are copied from the generation before.
 
 Raises:
-    Error: it is the first generation of this publisher and a tensor was not written (INVALID_ARGUMENT); the folder
-        cannot be written (NO_SPACE, PERMISSION_DENIED, SYSTEM); the generation has been committed or given up, or the
-        publisher is closed (INVALID_STATE).)");
+    Error: it is the first generation of this publisher and a tensor was not written, or some elements of a tensor were
+        written and others were not (INVALID_ARGUMENT); the folder cannot be written (NO_SPACE, PERMISSION_DENIED,
+        SYSTEM); the generation has been committed or given up, or the publisher is closed (INVALID_STATE).)");
 }
 
 }  // namespace

@@ -321,7 +321,8 @@ or if the object is dropped.)");
 
     torch.from_dlpack(generation.out("w")).copy_(w)
 
-All of it has to be written before the generation is committed, and nothing after that: subscribers read it then.
+All of it has to be written before the generation is committed, which is not checked, and nothing after that: subscribers
+read it then.
 
 Args:
     name: the name of the tensor.
@@ -338,8 +339,8 @@ Progress: wait-free.)")
 Tensors of which nothing was written are shared with the generation before, without a copy.
 
 Raises:
-    Error: it is the first generation and a tensor was not written (INVALID_ARGUMENT); it has been committed or given
-        up, or the publisher is closed (INVALID_STATE).
+    Error: it is the first generation and a tensor was not written, or some elements of a tensor were written and others
+        were not (INVALID_ARGUMENT); it has been committed or given up, or the publisher is closed (INVALID_STATE).
 
 Progress: wait-free.)");
 }

@@ -102,8 +102,8 @@ Args:
     name: the name of the tensor.
     tensor: a row-major array of its dtype (or of float32, see `dtype` of the publisher): of its shape, or some of its
         elements in row-major order.
-    begin: where they begin, as an index into the flattened tensor. A tensor that is written in parts has to be
-        written completely.
+    begin: where they begin, as an index into the flattened tensor. Parts may be written in any order, and may overlap;
+        a tensor of which some elements are missing at the end is not published.
 
 Raises:
     KeyError: there is no tensor of that name.

@@ -25,6 +25,7 @@
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "publish/copy.hpp"
+#include "publish/written_parts.hpp"
 #include "shm/base/open_file.hpp"
 
 namespace ps_shm {
@@ -114,7 +115,7 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   };
 
   Impl(const std::string& given, std::vector<TensorSpec> of, const FolderPublisherOptions& options)
-      : folder(absolute(given)), tensors(std::move(of)), layout(tensors) {
+      : folder(absolute(given)), tensors(std::move(of)), layout(tensors), written(tensors) {
     check({.name = "folder", .tensors = tensors});
     if (options.files < 2 || options.files > kMostFiles)
       throw Error(
@@ -141,6 +142,11 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   std::string slot_path(std::size_t slot) const { return fmt::format("{}/{}/{}", folder, kSlots, slot); }
   std::string hidden(const std::string& name) const { return folder + "/" + kHiddenName + name; }
   std::byte* data(std::size_t slot) const { return static_cast<std::byte*>(slots[slot].file.address()) + data_begin; }
+
+  // Of the generation under way.
+  std::span<std::byte> place(std::uint32_t tensor) const {
+    return {data(target) + layout.begin(tensor), tensors[tensor].byte_count()};
+  }
 
   std::string header(std::uint64_t generation, std::uint64_t step, std::size_t alignment) const {
     return layout.header({{"format", "pt"}, {"generation", std::to_string(generation)}, {"step", std::to_string(step)}},
@@ -256,7 +262,7 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
     while (std::any_of(published.begin(), published.end(), [&](const Published& one) { return one.slot == target; }))
       ++target;
     if (!try_reuse(target)) make_file(target);
-    written.assign(tensors.size(), false);
+    written.clear();
   }
 
   void point_latest_at(std::uint64_t generation) const {
@@ -291,16 +297,17 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   }
 
   void copy_unwritten() {
-    if (std::find(written.begin(), written.end(), false) == written.end()) return;
-    if (!has_published)
-      throw Error(fmt::format("{}: the first generation must contain all {} tensors", folder, tensors.size()));
-    for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor)
-      if (!written[tensor])
-        copy_tensor(data(target) + layout.begin(tensor), data(published.back().slot) + layout.begin(tensor),
-                    tensors[tensor].byte_count(), layout.bytes());
+    for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      if (written.has_any_of(tensor)) continue;
+      if (!has_published)
+        throw Error(fmt::format("{}: the first generation must contain all {} tensors", folder, tensors.size()));
+      copy_tensor(data(target) + layout.begin(tensor), data(published.back().slot) + layout.begin(tensor),
+                  tensors[tensor].byte_count(), layout.bytes());
+    }
   }
 
   std::uint64_t commit(std::uint64_t step) {
+    written.require_whole(folder);
     copy_unwritten();
     const std::uint64_t generation = newest() + 1;
     const std::string text = header(generation, step, data_begin);
@@ -325,9 +332,9 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   std::vector<Slot> slots;
   std::deque<Published> published;  // in the folder, the newest one last
   bool has_published = false;       // this publisher, so that the newest generation's file has this layout
-  Writing* writing = nullptr;       // the generation under way, its slot, and which tensors it has
+  Writing* writing = nullptr;       // the generation under way, its slot, and which parts it has
   std::size_t target = 0;
-  std::vector<bool> written;
+  WrittenParts written;
 };
 
 FolderPublisher::FolderPublisher(const std::string& folder, std::vector<TensorSpec> tensors,
@@ -370,15 +377,16 @@ FolderPublisher::Impl& FolderPublisher::Writing::own() const {
 std::span<std::byte> FolderPublisher::Writing::out(std::uint32_t tensor) {
   Impl& impl = own();
   impl.require_tensor(tensor);
-  impl.written[tensor] = true;
-  return {impl.data(impl.target) + impl.layout.begin(tensor), impl.tensors[tensor].byte_count()};
+  impl.written.add_all(tensor);
+  return impl.place(tensor);
 }
 
 void FolderPublisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
   Impl& impl = own();
   impl.require_tensor(tensor);
   require_bytes(impl.tensors[tensor], bytes.size(), begin);
-  if (!bytes.empty()) copy_tensor(out(tensor).data() + begin, bytes.data(), bytes.size(), impl.layout.bytes());
+  impl.written.add(tensor, begin, bytes.size());
+  if (!bytes.empty()) copy_tensor(impl.place(tensor).data() + begin, bytes.data(), bytes.size(), impl.layout.bytes());
 }
 
 void FolderPublisher::Writing::write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin) {
@@ -387,8 +395,9 @@ void FolderPublisher::Writing::write_floats(std::uint32_t tensor, std::span<cons
   const TensorSpec& spec = impl.tensors[tensor];
   require_floats(spec, values.size(), begin);
   if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
-  if (!values.empty())
-    round_to_bfloat16(out(tensor).data() + begin * bytes_of(DType::kBFloat16), values.data(), values.size());
+  const std::size_t element = bytes_of(DType::kBFloat16);
+  impl.written.add(tensor, begin * element, values.size() * element);
+  if (!values.empty()) round_to_bfloat16(impl.place(tensor).data() + begin * element, values.data(), values.size());
 }
 
 std::uint64_t FolderPublisher::Writing::commit(std::uint64_t step) {

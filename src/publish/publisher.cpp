@@ -11,6 +11,7 @@
 #include "publish/polling.hpp"
 #include "publish/round_writer.hpp"
 #include "publish/slices.hpp"
+#include "publish/written_parts.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
@@ -143,7 +144,11 @@ Opened open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
 struct PS_SHM_HIDDEN Publisher::Impl {
   Impl(const BundleSpec& spec, const PublisherOptions& given) : Impl(given, open_bundle(spec, given)) {}
   Impl(const PublisherOptions& given, Opened opened)
-      : options(given), bundle(std::move(opened.bundle)), writer(bundle), changed(bundle.tensors()) {
+      : options(given),
+        bundle(std::move(opened.bundle)),
+        writer(bundle),
+        changed(bundle.tensors()),
+        written(bundle.spec().tensors) {
     if (bundle.writers() != 0) round.emplace(bundle, writer, options, opened.leads);
     if (options.populate) opened.leads ? writer.populate() : bundle.populate();
   }
@@ -198,7 +203,8 @@ struct PS_SHM_HIDDEN Publisher::Impl {
   shm::GenerationWriter writer;
   std::vector<bool> changed;
   std::optional<RoundWriter> round;  // with several writers
-  Writing* writing = nullptr;        // the generation under way
+  Writing* writing = nullptr;        // the generation under way, and which parts it has
+  WrittenParts written;
 };
 
 Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
@@ -257,6 +263,7 @@ std::optional<Publisher::Writing> Publisher::begin() {
   impl_->require_idle();
   if (!impl_->find_record()) return std::nullopt;
   impl_->writer.begin();
+  impl_->written.clear();
   return Writing(*impl_);
 }
 
@@ -281,15 +288,20 @@ Publisher::Impl& Publisher::Writing::own() const {
 std::span<std::byte> Publisher::Writing::out(std::uint32_t tensor) {
   Impl& impl = own();
   impl.require_tensor(tensor);
-  return {impl.writer.place(tensor), impl.bundle.tensor_bytes(tensor)};
+  const std::span<std::byte> memory(impl.writer.place(tensor), impl.bundle.tensor_bytes(tensor));
+  impl.written.add_all(tensor);
+  return memory;
 }
 
 void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
   Impl& impl = own();
   impl.require_tensor(tensor);
   require_bytes(impl.bundle.spec().tensors[tensor], bytes.size(), begin);
-  if (!bytes.empty())
-    copy_tensor(impl.writer.place(tensor) + begin, bytes.data(), bytes.size(), impl.bundle.generation_bytes());
+  if (!bytes.empty()) {
+    std::byte* const place = impl.writer.place(tensor) + begin;
+    impl.written.add(tensor, begin, bytes.size());
+    copy_tensor(place, bytes.data(), bytes.size(), impl.bundle.generation_bytes());
+  }
   shm::fault_point(shm::FaultPoint::kPublishTensor);
 }
 
@@ -299,8 +311,12 @@ void Publisher::Writing::write_floats(std::uint32_t tensor, std::span<const floa
   const TensorSpec& spec = impl.bundle.spec().tensors[tensor];
   require_floats(spec, values.size(), begin);
   if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
-  if (!values.empty())
-    round_to_bfloat16(impl.writer.place(tensor) + begin * bytes_of(DType::kBFloat16), values.data(), values.size());
+  if (!values.empty()) {
+    const std::size_t element = bytes_of(DType::kBFloat16);
+    std::byte* const place = impl.writer.place(tensor) + begin * element;
+    impl.written.add(tensor, begin * element, values.size() * element);
+    round_to_bfloat16(place, values.data(), values.size());
+  }
   shm::fault_point(shm::FaultPoint::kPublishTensor);
 }
 
@@ -309,6 +325,7 @@ std::uint64_t Publisher::Writing::commit(std::uint64_t step, bool is_partial) {
   if (!impl.writer.is_complete())
     throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors",
                             impl.bundle.spec().name, impl.bundle.tensors()));
+  impl.written.require_whole(fmt::format("publication '{}'", impl.bundle.spec().name));
   const std::uint64_t generation = impl.writer.commit(step, is_partial);
   let_go();
   return generation;

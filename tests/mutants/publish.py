@@ -51,6 +51,15 @@ MUTANTS = {
              "  if (generation() != 0 && changed.size() > spec.tensors.size())"),
         ],
     },
+    "publisher_forgets_parts": {
+        "breaks": "A generation may lack a part of a tensor.",
+        "rule": "publication",
+        "tests": ['publication "publication: a generation is refused while a part*"'],
+        "file": "src/publish/publisher.cpp",
+        "changes": [
+            ("  impl.written.require_whole(fmt::format(\"publication '{}'\", impl.bundle.spec().name));\n", ""),
+        ],
+    },
     "publisher_gives_up": {
         "breaks": "A publisher that shall wait for a lease to be returned does not.",
         "rule": "publication.P3",

@@ -81,6 +81,36 @@ def test_a_generation_is_written_tensor_by_tensor_and_visible_when_it_is_committ
         assert out["w"].tolist() == [[0, 1, 2], [3, 4, 5]] and out["n"].tolist() == [8]
 
 
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_a_generation_without_a_part_of_a_tensor_is_not_published(job, tmp_path, kind):
+    def full(value):
+        return np.full(8, value, np.float32)
+
+    tensors = {"w": full(0), "b": ("bfloat16", (5,))}
+    new = ps_shm.Publisher(job, tensors, records=3) if kind == "memory" else ps_shm.FolderPublisher(tmp_path, tensors)
+    with new as publisher:
+        for value in (1, 2, 3):
+            publisher.publish({"w": full(value), "b": torch.zeros(5, dtype=torch.bfloat16)})
+        with pytest.raises(ps_shm.Error, match="tensor 'w' was written in part: 4 of its 8 elements are missing$") as error:
+            with publisher.begin(4) as generation:
+                generation.write("w", full(9)[:4], begin=0)
+        assert error.value.code is ps_shm.ErrorCode.INVALID_ARGUMENT and publisher.generation == 3
+        with publisher.begin(4) as generation:
+            generation.write("b", torch.ones(2, dtype=torch.bfloat16), begin=3)
+            generation.write("w", full(9)[:4])
+            generation.write("w", full(9)[:5], begin=3)
+            with pytest.raises(ps_shm.Error, match="tensor 'b' was written in part: 3 of its 5"):
+                generation.commit()
+            generation.write("b", torch.ones(3, dtype=torch.bfloat16))
+        assert publisher.generation == 4
+        if kind == "memory":
+            with ps_shm.Subscriber(job) as subscriber:
+                assert subscriber.read()["w"].tolist() == [9] * 8
+            with publisher.begin() as generation:  # in place: what is written there is the caller's affair
+                torch.from_dlpack(generation.out("w"))[:4] = 1
+            assert publisher.generation == 5
+
+
 def test_tensors_of_every_type_are_read_where_they_lie(job):
     names = ["float32", "float64", "bfloat16", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"]
     names += [name for name in ("float8_e4m3fn", "float8_e5m2") if hasattr(torch, name)]

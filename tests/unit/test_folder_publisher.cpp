@@ -354,6 +354,33 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("folder publisher: a generation is refused while a part of a tensor is missing") {
+  const test::Folder folder;
+  FolderPublisher publisher(folder.path(), kTensors);
+  publish(publisher);
+  {
+    FolderPublisher::Writing writing = publisher.begin();
+    const std::vector<float> values(kElements);
+    writing.write_floats(1, std::span(values).first(1000), 500);
+    CHECK_THROWS_WITH_AS(writing.commit(),
+                         doctest::Contains("tensor 'w' was written in part: 2000 of its 3000 elements"), Error);
+    writing.write_floats(2, std::span(values).first(2), 4);
+    writing.write(1, std::as_bytes(std::span(values)).first(2004));
+    writing.write_floats(1, std::span(values).last(1500), 1500);
+    CHECK_THROWS_WITH_AS(writing.commit(), doctest::Contains("tensor 'b' was written in part: 4 of its 6 elements"),
+                         Error);
+    writing.write_floats(2, std::span(values).first(4));
+    CHECK(loaded(publisher.path()) == 1);
+    CHECK(writing.commit() == 2);
+  }
+  FolderPublisher::Writing writing = publisher.begin();
+  for (std::uint32_t tensor = 0; tensor < kTensors.size(); ++tensor) fill(tensor, writing.out(tensor), 3);
+  writing.write_floats(2, std::vector<float>(1));
+  fill(2, writing.out(2), 3);
+  CHECK(writing.commit() == 3);
+  CHECK(loaded(publisher.path()) == 3);
+}
+
 TEST_CASE("folder publisher: there is one for a folder, and a forked child has none") {
   const test::Folder folder;
   FolderPublisher publisher(folder.path(), kTensors);

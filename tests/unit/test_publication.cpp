@@ -251,6 +251,47 @@ TEST_CASE("publication: what cannot be written in parts is refused, and the rest
   CHECK(code_of([&] { moved.commit(); }) == ErrorCode::kInvalidState);
 }
 
+TEST_CASE("publication: a generation is refused while a part of a tensor is missing, and complete in any order") {
+  const PublicationName name;
+  Publisher publisher({.name = name.text(),
+                       .tensors = {{.name = "w", .shape = {8}},
+                                   {.name = "half", .dtype = DType::kBFloat16, .shape = {2, 3}},
+                                   {.name = "other", .dtype = DType::kUint8, .shape = {100}}}});
+  publisher.publish(write_ones);
+  std::optional<Publisher::Writing> writing = publisher.begin();
+  const std::vector<float> values(8, 9.0F);
+  const auto refusal = [](Publisher::Writing& of) { return message_of<Error>([&] { of.commit(); }); };
+  writing->write_floats(0, std::span(values).first(4));
+  CHECK(contains(refusal(*writing),
+                 "'" + name.text() + "': tensor 'w' was written in part: 4 of its 8 elements are missing"));
+  writing->write_floats(1, std::span(values).first(1), 5);
+  CHECK(contains(refusal(*writing), "4 of its 8 elements are missing; incomplete tensors in all: 2"));
+  writing->write_floats(0, std::span(values).first(3), 2);  // overlaps
+  CHECK(contains(refusal(*writing), "3 of its 8"));
+  writing->write(0, std::as_bytes(std::span(values)).first(6), 24);  // one and a half, behind a gap of one
+  CHECK(contains(refusal(*writing), "2 of its 8"));
+  writing->write_floats(0, std::span(values).first(1), 7);
+  writing->write_floats(0, std::span(values).first(2), 4);
+  CHECK(contains(refusal(*writing), "tensor 'half' was written in part: 5 of its 6 elements are missing"));
+  writing->write_floats(1, {}, 3);
+  writing->write_floats(1, std::span(values).first(5));
+  writing->write(1, std::vector<std::byte>(2), 4);  // again
+  CHECK(publisher.generation() == 1);
+  CHECK(writing->commit() == 2);
+
+  std::optional<Publisher::Writing> next = publisher.begin();
+  const std::vector<std::byte> one(1, std::byte{5});
+  for (std::size_t i = 0; i < 100; ++i) {  // of each ten the last one first
+    if (i != 0) CHECK(contains(refusal(*next), fmt::format("{} of its 100 elements", 100 - i)));
+    next->write(2, one, i / 10 * 10 + 9 - i % 10);
+  }
+  next->write(0, std::vector<std::byte>(8));
+  CHECK(contains(refusal(*next), "6 of its 8"));
+  static_cast<void>(next->out(0));  // it is the caller's from here on
+  CHECK(next->commit() == 3);
+  CHECK(publisher.begin()->commit() == 4);  // nothing of it is left to the next one
+}
+
 TEST_CASE("publication: invalid contents are refused") {
   const PublicationName name;
   Publisher publisher(bundle_of(name, 3));
