@@ -44,7 +44,7 @@ using WritePlan = std::vector<std::vector<Slice>>;
 // memory_bytes().
 struct BundleSpec {
   std::string name;                 // 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
-  std::vector<TensorSpec> tensors;  // 1 to 16384
+  std::vector<TensorSpec> tensors;  // 1 to 262144
   std::uint32_t subscribers = 16;   // most subscribers at one time, 1 to 256
   // Number of generations that it can hold at one time, at least 2. With enough_records() publishing never finds all
   // records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it with

@@ -35,7 +35,7 @@ struct FolderPublishing : Guarded {
     return made->begin();
   }
 
-  const std::vector<TensorSpec> tensors;
+  const NamedTensors tensors;
   const bool rounds;  // float32 to bfloat16
   std::optional<FolderPublisher> made;
   WritingState<FolderPublisher::Writing> writing;

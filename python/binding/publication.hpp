@@ -13,6 +13,7 @@
 
 #include "calls.hpp"
 #include "ps_shm/bundle_spec.hpp"
+#include "tensors.hpp"
 #include "worker.hpp"
 
 namespace ps_shm::python {
@@ -22,7 +23,10 @@ namespace ps_shm::python {
 template <class Made>
 class Closable : public Guarded {
  public:
-  Closable(std::string what, Made&& made) : Guarded(std::move(what)), made_(std::move(made)), spec_(made_->spec()) {}
+  Closable(std::string what, Made&& made)
+      : Guarded(std::move(what)), tensors(made.spec().tensors), spec_(made.spec()), made_(std::move(made)) {}
+
+  const NamedTensors tensors;
 
   // Requires: this thread has the turn.
   Made& use() { return *made_; }
@@ -44,14 +48,14 @@ class Closable : public Guarded {
   }
 
  private:
-  std::optional<Made> made_;
   const BundleSpec spec_;
+  std::optional<Made> made_;
   mutable std::shared_mutex closing_;
 };
 
-inline std::vector<std::string> names_of(const BundleSpec& spec) {
+inline std::vector<std::string> names_of(const std::vector<TensorSpec>& tensors) {
   std::vector<std::string> names;
-  for (const TensorSpec& one : spec.tensors) names.push_back(one.name);
+  for (const TensorSpec& one : tensors) names.push_back(one.name);
   return names;
 }
 

@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <span>
@@ -27,16 +26,13 @@ using namespace nb::literals;
 
 struct Publishing : Closable<Publisher> {
   Publishing(Publisher given, bool of_floats, const std::vector<Slice>& own)
-      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)),
-        tensors(spec().tensors),
-        rounds(of_floats) {
+      : Closable(fmt::format("the publisher of '{}'", given.spec().name), std::move(given)), rounds(of_floats) {
     for (const Slice& slice : own) {
       slices.push_back(tensors[slice.tensor]);
       slices.back().shape = slice.extent;
     }
   }
 
-  const std::vector<TensorSpec>& tensors;
   std::vector<TensorSpec> slices;  // of several writers: what this one publishes, with its part of each shape
   const bool rounds;               // float32 arrays for bfloat16 tensors
   WritingState<Publisher::Writing> writing;
@@ -57,7 +53,8 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
                         .records = records,
                         .writers = static_cast<std::uint32_t>(slices.size())};
   WritePlan plan;
-  for (const nb::dict& one : slices) plan.push_back(slices_of(spec.tensors, one));
+  const NamedTensors named(spec.tensors);
+  for (const nb::dict& one : slices) plan.push_back(slices_of(named, one));
   const std::vector<Slice> own = writer < plan.size() ? plan[writer] : std::vector<Slice>{};
   const Released release;
   return shared_unless_inherited(
@@ -93,7 +90,7 @@ std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict
   if (own.spec().writers != 0) return publish_slices(own, given, step, timeout);
   const bool is_first = own.look([](const Publisher& one) { return one.generation() == 0; });
   std::vector<std::optional<Array>> arrays =
-      tensor_arrays(own.tensors, given, Use::kRead, "publish", !is_first, own.rounds);
+      tensor_arrays(own.tensors.all(), given, Use::kRead, "publish", !is_first, own.rounds);
   std::vector<TensorPart> parts;
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
     if (arrays[i]) parts.push_back({i, std::move(*arrays[i]), 0});
@@ -120,18 +117,16 @@ NewGeneration begin(const PublisherHandle& self, std::uint64_t step) {
 }
 
 nb::object out(const NewGeneration& self, const std::string& name) {
-  const std::vector<TensorSpec>& tensors = self.own->tensors;
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
-  if (found == tensors.end()) throw nb::key_error(name.c_str());
+  const std::uint32_t number = self.own->tensors.find(name);
+  const TensorSpec& tensor = self.own->tensors[number];
   std::byte* data = nullptr;
   {
     const Turn turn(*self.own);
-    data = self.own->writing.use(self.id).out(static_cast<std::uint32_t>(found - tensors.begin())).data();
+    data = self.own->writing.use(self.id).out(number).data();
   }
   const nb::capsule owner(new std::shared_ptr<Publishing>(self.own),
                           [](void* kept) noexcept { delete static_cast<std::shared_ptr<Publishing>*>(kept); });
-  return as_dlpack(data, found->dtype, found->shape, owner, Use::kWrite);
+  return as_dlpack(data, tensor.dtype, tensor.shape, owner, Use::kWrite);
 }
 
 void add_publisher(nb::module_& module) {
@@ -294,7 +289,7 @@ Progress: lock-free.)")
           [](const PublisherHandle& self) { return self.own->look([](const Publisher& one) { return one.step(); }); },
           "The `step` that the newest generation was published with; 0 if there is none yet.")
       .def_prop_ro(
-          "names", [](const PublisherHandle& self) { return self.own->check(), names_of(self.own->spec()); },
+          "names", [](const PublisherHandle& self) { return self.own->check(), names_of(self.own->tensors.all()); },
           "The names of the tensors, in their order.")
       .def("__repr__", [](const PublisherHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def(

@@ -6,7 +6,6 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -75,6 +74,7 @@ class Lease {
   }
 
   Generation generation;
+  const NamedTensors& tensors() const noexcept { return of_->tensors; }
 
  private:
   SharedSubscribing of_;
@@ -86,6 +86,7 @@ struct GenerationHandle {
 
   const Generation& operator*() const { return lease->generation; }
   const Generation* operator->() const { return &lease->generation; }
+  const NamedTensors& tensors() const { return lease->tensors(); }
 };
 
 std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, double wait) {
@@ -107,28 +108,18 @@ SharedLease try_read(const SubscriberHandle& self, std::uint64_t newer_than) {
 
 nb::object generation(SharedLease lease) { return lease ? nb::cast(GenerationHandle{std::move(lease)}) : nb::none(); }
 
-std::vector<std::string> names_in(const GenerationHandle& self) {
-  std::vector<std::string> names;
-  for (std::uint32_t i = 0; i < self->tensor_count(); ++i) names.push_back(self->spec(i).name);
-  return names;
-}
+std::vector<std::string> names_in(const GenerationHandle& self) { return names_of(self.tensors().all()); }
 
-bool has(const GenerationHandle& self, const std::string& name) {
-  const std::vector<std::string> names = names_in(self);
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+bool has(const GenerationHandle& self, const std::string& name) { return self.tensors().contains(name); }
 
 // Calls make(data, dtype, shape, owner) with the memory of the tensor, which `owner` keeps leased.
 template <class Make>
 nb::object shared_tensor(const GenerationHandle& self, const std::string& name, Make&& make) {
-  for (std::uint32_t i = 0; i < self->tensor_count(); ++i) {
-    const TensorSpec& spec = self->spec(i);
-    if (spec.name != name) continue;
-    const nb::capsule owner(new SharedLease(self.lease),
-                            [](void* kept) noexcept { delete static_cast<SharedLease*>(kept); });
-    return make(self->tensor(i).data(), spec.dtype, spec.shape, owner);
-  }
-  throw nb::key_error(name.c_str());
+  const std::uint32_t number = self.tensors().find(name);
+  const TensorSpec& spec = self.tensors()[number];
+  const nb::capsule owner(new SharedLease(self.lease),
+                          [](void* kept) noexcept { delete static_cast<SharedLease*>(kept); });
+  return make(self->tensor(number).data(), spec.dtype, spec.shape, owner);
 }
 
 nb::object tensor(const GenerationHandle& self, const std::string& name) {
@@ -145,9 +136,8 @@ nb::object dlpack(const GenerationHandle& self, const std::string& name) {
 
 // Copies tensors of the generation into arrays. Raises ValueError for names that are not those of tensors.
 void copy_to(const GenerationHandle& self, const nb::dict& outs) {
-  std::vector<TensorSpec> tensors;
-  for (std::uint32_t i = 0; i < self->tensor_count(); ++i) tensors.push_back(self->spec(i));
-  const std::vector<std::optional<Array>> arrays = tensor_arrays(tensors, outs, Use::kWrite, "copy_to", true, false);
+  const std::vector<std::optional<Array>> arrays =
+      tensor_arrays(self.tensors().all(), outs, Use::kWrite, "copy_to", true, false);
   const Released release;
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
     if (arrays[i]) self->copy(i, arrays[i]->bytes());
@@ -390,7 +380,7 @@ Progress: wait-free.)")
           },
           "Whether the publication has a live publisher. Takes one system call.")
       .def_prop_ro(
-          "names", [](const SubscriberHandle& self) { return self.own->check(), names_of(self.own->spec()); },
+          "names", [](const SubscriberHandle& self) { return self.own->check(), names_of(self.own->tensors.all()); },
           "The names of the tensors, in their order.")
       .def("__repr__", [](const SubscriberHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def(

@@ -5,7 +5,6 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace ps_shm::python {
@@ -35,26 +34,30 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
   return specs;
 }
 
-std::vector<Slice> slices_of(const std::vector<TensorSpec>& tensors, const nb::dict& given) {
+std::uint32_t NamedTensors::find(const std::string& name) const {
+  const std::optional<std::uint32_t> found = names_.find(all_, name);
+  if (!found) throw nb::key_error(name.c_str());
+  return *found;
+}
+
+std::vector<Slice> slices_of(const NamedTensors& tensors, const nb::dict& given) {
   std::vector<Slice> slices;
   for (const auto& [key, value] : given) {
     const auto name = name_in(key);
-    const auto found =
-        std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
-    if (found == tensors.end()) throw nb::key_error(name.c_str());
-    const nb::tuple axes = nb::isinstance<nb::tuple>(value) ? nb::borrow<nb::tuple>(value) : nb::make_tuple(value);
-    if (axes.size() > found->shape.size())
-      throw nb::value_error(
-          fmt::format("the slice of tensor '{}' has {} axes, not {}", name, axes.size(), found->shape.size()).c_str());
     Slice& slice = slices.emplace_back();
-    slice.tensor = static_cast<std::uint32_t>(found - tensors.begin());
-    slice.begin.assign(found->shape.size(), 0);
-    slice.extent = found->shape;
+    slice.tensor = tensors.find(name);
+    const Shape& shape = tensors[slice.tensor].shape;
+    const nb::tuple axes = nb::isinstance<nb::tuple>(value) ? nb::borrow<nb::tuple>(value) : nb::make_tuple(value);
+    if (axes.size() > shape.size())
+      throw nb::value_error(
+          fmt::format("the slice of tensor '{}' has {} axes, not {}", name, axes.size(), shape.size()).c_str());
+    slice.begin.assign(shape.size(), 0);
+    slice.extent = shape;
     for (std::size_t axis = 0; axis < axes.size(); ++axis) {
       if (!nb::isinstance<nb::slice>(axes[axis]))
         throw nb::type_error(
             fmt::format("the slice of tensor '{}' must consist of slices, such as slice(0, 3)", name).c_str());
-      const auto [begin, end, step, length] = nb::borrow<nb::slice>(axes[axis]).compute(found->shape[axis]);
+      const auto [begin, end, step, length] = nb::borrow<nb::slice>(axes[axis]).compute(shape[axis]);
       if (step != 1 || length == 0)
         throw nb::value_error(fmt::format("the slice of tensor '{}' must have elements, all those between two indices; "
                                           "leave out a tensor of which a writer has nothing",
@@ -91,33 +94,31 @@ std::vector<std::optional<Array>> tensor_arrays(const std::vector<TensorSpec>& t
     ++found;
   }
   if (found != given.size()) {
-    std::vector<std::string> names;
-    for (const TensorSpec& one : tensors) names.push_back(one.name);
-    throw nb::value_error(fmt::format("{}: {} of the arrays name no tensor; those that there are: {}", verb,
-                                      given.size() - found, fmt::join(names, ", "))
-                              .c_str());
+    const NamedTensors named(tensors);
+    for (const auto& [key, array] : given)
+      if (const std::string name = name_in(key); !named.contains(name))
+        throw nb::value_error(fmt::format("{}: there is no tensor '{}'", verb, name).c_str());
   }
   return all;
 }
 
-TensorPart tensor_part(const std::vector<TensorSpec>& tensors, const std::string& name, nb::handle given,
+TensorPart tensor_part(const NamedTensors& tensors, const std::string& name, nb::handle given,
                        std::optional<std::uint64_t> begin, bool rounds, const char* verb) {
-  const auto found =
-      std::find_if(tensors.begin(), tensors.end(), [&](const TensorSpec& one) { return one.name == name; });
-  if (found == tensors.end()) throw nb::key_error(name.c_str());
+  const std::uint32_t number = tensors.find(name);
+  const TensorSpec& tensor = tensors[number];
   const std::string about = fmt::format("{}: the array for tensor '{}'", verb, name);
   Array array(given, Use::kRead, about);
-  const DType dtype = dtype_for(*found, array, rounds);
-  if (!begin || (*begin == 0 && array.size() == found->element_count()))
-    array.require(dtype, found->shape, about);
+  const DType dtype = dtype_for(tensor, array, rounds);
+  if (!begin || (*begin == 0 && array.size() == tensor.element_count()))
+    array.require(dtype, tensor.shape, about);
   else
     array.require_type(dtype, about);
   const std::uint64_t first = begin.value_or(0);
-  if (first > found->element_count() || array.size() > found->element_count() - first)
+  if (first > tensor.element_count() || array.size() > tensor.element_count() - first)
     throw nb::value_error(fmt::format("{} has {} elements: from element {} on they do not fit into {}", about,
-                                      array.size(), first, found->element_count())
+                                      array.size(), first, tensor.element_count())
                               .c_str());
-  return {static_cast<std::uint32_t>(found - tensors.begin()), std::move(array), first};
+  return {number, std::move(array), first};
 }
 
 }  // namespace ps_shm::python

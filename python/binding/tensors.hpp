@@ -6,12 +6,29 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arrays.hpp"
 #include "ps_shm/bundle_spec.hpp"
+#include "shm/publication/tensor_names.hpp"
 
 namespace ps_shm::python {
+
+// The tensors of a publication, which are found by their names.
+class NamedTensors {
+ public:
+  explicit NamedTensors(std::vector<TensorSpec> all) : all_(std::move(all)), names_(all_) {}
+
+  const std::vector<TensorSpec>& all() const noexcept { return all_; }
+  const TensorSpec& operator[](std::uint32_t number) const { return all_[number]; }
+  bool contains(const std::string& name) const { return names_.find(all_, name).has_value(); }
+  std::uint32_t find(const std::string& name) const;  // raises KeyError
+
+ private:
+  std::vector<TensorSpec> all_;
+  shm::TensorNames names_;
+};
 
 // By name an array, of which only shape and dtype are used, or a pair of these. With `rounds` arrays of float32 stand for
 // tensors of bfloat16. Raises TypeError, ValueError.
@@ -21,7 +38,7 @@ bool rounds_to(const std::string& dtype);
 
 // One writer's slices, for each tensor's name Python's slices along its first axes: slice(0, 3), or a tuple of them. Raises
 // KeyError, TypeError, ValueError.
-std::vector<Slice> slices_of(const std::vector<TensorSpec>& tensors, const nb::dict& given);
+std::vector<Slice> slices_of(const NamedTensors& tensors, const nb::dict& given);
 
 // The arrays for the tensors, in their order. With `some`, tensors without an array are unset; with `rounds` those of a tensor
 // of bfloat16 may be of float32. Raises TypeError, ValueError; `verb` begins the message.
@@ -36,7 +53,7 @@ struct TensorPart {
 };
 // `begin` counts elements; unset: the array has all of them. With `rounds` those of a tensor of bfloat16 may be of float32.
 // Raises KeyError, TypeError, ValueError; `verb` begins the message.
-TensorPart tensor_part(const std::vector<TensorSpec>& tensors, const std::string& name, nb::handle given,
+TensorPart tensor_part(const NamedTensors& tensors, const std::string& name, nb::handle given,
                        std::optional<std::uint64_t> begin, bool rounds, const char* verb);
 
 }  // namespace ps_shm::python

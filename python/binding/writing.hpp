@@ -10,7 +10,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "calls.hpp"
 #include "ps_shm/errors.hpp"
@@ -74,7 +73,7 @@ struct WritingHandle {
 };
 
 template <class Writing>
-void write_part(Writing& writing, const std::vector<TensorSpec>& tensors, const TensorPart& part) {
+void write_part(Writing& writing, const NamedTensors& tensors, const TensorPart& part) {
   const DType dtype = tensors[part.tensor].dtype;
   if (part.array.dtype() == dtype)
     writing.write(part.tensor, part.array.bytes(), part.begin * bytes_of(dtype));

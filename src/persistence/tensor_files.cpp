@@ -189,14 +189,18 @@ SafetensorsLayout::SafetensorsLayout(std::vector<TensorSpec> tensors)
 }
 
 std::string SafetensorsLayout::header(const std::map<std::string, std::string>& metadata, std::size_t alignment) const {
-  nlohmann::ordered_json json = {{kMetadata, metadata}};
+  const auto dump = [](const nlohmann::ordered_json& json) {
+    return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  };
+  // Not as one object: to add a member, an ordered one looks through all that it has.
+  std::string text = fmt::format("{{{}:{}", dump(kMetadata), dump(metadata));
   for (const std::uint32_t number : order_) {
     const TensorSpec& tensor = tensors_[number];
-    json[tensor.name] = {{"dtype", traits_of(tensor.dtype).safetensors},
-                         {"shape", tensor.shape},
-                         {"data_offsets", {begins_[number], begins_[number] + tensor.byte_count()}}};
+    text += fmt::format(R"(,{}:{{"dtype":{},"shape":{},"data_offsets":[{},{}]}})", dump(tensor.name),
+                        dump(traits_of(tensor.dtype).safetensors), dump(tensor.shape), begins_[number],
+                        begins_[number] + tensor.byte_count());
   }
-  const std::string text = json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  text += '}';
   std::uint64_t size = text.size() + sizeof size;
   size = (size + alignment - 1) / alignment * alignment - sizeof size;
   std::string header(sizeof size, '\0');

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
-#include <string_view>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_config.hpp"
@@ -66,12 +64,9 @@ void check(const BundleSpec& spec) {
   require(spec.writers <= shm::kMaxWriters,
           fmt::format("publication '{}' has {} writers; at most {} are possible (`writers`)", spec.name, spec.writers,
                       shm::kMaxWriters));
-  std::set<std::string_view> names;
-  for (const TensorSpec& tensor : spec.tensors) {
-    check_tensor(tensor);
-    require(names.insert(tensor.name).second,
-            fmt::format("publication '{}' has two tensors '{}'", spec.name, tensor.name));
-  }
+  for (const TensorSpec& tensor : spec.tensors) check_tensor(tensor);
+  if (const auto twice = shm::TensorNames(spec.tensors).repeated(spec.tensors))
+    throw Error(fmt::format("publication '{}' has two tensors '{}'", spec.name, spec.tensors[*twice].name));
 }
 
 void check_publication_name(const std::string& name) {

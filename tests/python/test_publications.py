@@ -5,6 +5,7 @@ import os
 import pathlib
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -109,6 +110,36 @@ def test_a_generation_without_a_part_of_a_tensor_is_not_published(job, tmp_path,
             with publisher.begin() as generation:  # in place: what is written there is the caller's affair
                 torch.from_dlpack(generation.out("w"))[:4] = 1
             assert publisher.generation == 5
+
+
+@pytest.mark.parametrize("kind", ["memory", "folder"])
+def test_the_time_to_find_a_tensor_does_not_grow_with_their_number(job, tmp_path, kind):
+    def seconds_each(count):
+        names = [f"model.layers.{i % 61}.mlp.experts.{i // 61}.up_proj.weight" for i in range(count)]
+        values = [np.array([i], np.float32) for i in range(count)]
+        begun = time.process_time()
+        tensors = {name: ("float32", (1,)) for name in names}
+        with ps_shm.Publisher(job, tensors) if kind == "memory" else ps_shm.FolderPublisher(tmp_path / str(count), tensors) as publisher:
+            with publisher.begin() as generation:
+                for name, value in zip(names, values):
+                    generation.write(name, value)
+            if kind == "folder":
+                publisher.publish(dict(zip(names, values)))
+                return (time.process_time() - begun) / count
+            with ps_shm.Subscriber(job) as subscriber:
+                generation = subscriber.read()
+                assert all(name in generation and generation[name][0] == i for i, name in enumerate(names))
+                assert generation.get(names[-1])[0] == count - 1 and "model" not in generation
+                assert len(ps_shm.torch.tensors(generation)) == len(generation.items()) == count
+                generation.copy_to({names[-1]: values[0]})
+                assert values[0] == count - 1
+                del generation
+            with publisher.begin() as generation:
+                assert all(generation.out(name) is not None for name in names)
+        return (time.process_time() - begun) / count
+
+    few = min(seconds_each(10_000) for _ in range(2))
+    assert seconds_each(100_000) < 4 * few
 
 
 def test_tensors_of_every_type_are_read_where_they_lie(job):

@@ -2,9 +2,11 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <signal.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <thread>
@@ -441,18 +443,43 @@ TEST_CASE("publication: a subscriber cannot write to what it reads") {
 TEST_CASE("publication: many tensors of all types") {
   const PublicationName name;
   BundleSpec spec{.name = name.text(), .tensors = {}, .subscribers = 2, .records = 4};
-  for (std::uint32_t i = 0; i < 16384; ++i)
+  for (std::uint32_t i = 0; i < 20000; ++i)
     spec.tensors.push_back({.name = fmt::format("layer.{}", i), .dtype = DType(1 + i % 15), .shape = {1 + i % 3}});
   CHECK(memory_bytes(spec) < (16 << 20));
   Publisher publisher(spec);
-  const std::uint32_t changed[] = {5, 16383};
+  const std::uint32_t changed[] = {5, 19999};
   publisher.publish(write_ones);
   publisher.publish(changed, [](std::uint32_t, std::span<std::byte> out) { fill_words(out, 2); });
   Subscriber subscriber(name.text());
   const Generation generation = subscriber.read();
   CHECK(generation.number() == 2);
-  CHECK(generation.tensor(16382)[0] == std::byte{1});
-  CHECK(subscriber.find("layer.16383") == 16383);
-  spec.tensors.push_back({.name = "one more"});
-  CHECK_THROWS_AS(check(spec), Error);
+  CHECK(generation.tensor(19998)[0] == std::byte{1});
+  CHECK(subscriber.find("layer.19999") == 19999);
+  CHECK_THROWS_AS(subscriber.find("layer."), Error);
+}
+
+TEST_CASE("publication: the time to find a tensor does not grow with their number") {
+  const auto cpu_ns_each = [](std::uint32_t count) {
+    const PublicationName name;
+    BundleSpec spec{.name = name.text(), .tensors = {}, .subscribers = 1, .records = 2};
+    for (std::uint32_t i = 0; i < count; ++i)
+      spec.tensors.push_back({.name = fmt::format("model.layers.{}.mlp.experts.{}.up_proj.weight", i % 61, i / 61)});
+    timespec begun, ended;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begun);
+    Publisher publisher(spec);
+    std::optional<Publisher::Writing> writing = publisher.begin();
+    for (std::uint32_t i = 0; i < count; ++i)
+      writing->write(publisher.find(spec.tensors[i].name), std::as_bytes(std::span(&i, 1)));
+    writing->commit();
+    Subscriber subscriber(name.text());
+    const Generation generation = subscriber.read();
+    std::uint32_t wrong = 0;
+    for (std::uint32_t i = 0; i < count; ++i)
+      wrong += std::memcmp(generation.tensor(subscriber.find(spec.tensors[i].name)).data(), &i, sizeof i) != 0;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ended);
+    CHECK(wrong == 0);
+    return (double(ended.tv_sec - begun.tv_sec) * 1e9 + double(ended.tv_nsec - begun.tv_nsec)) / count;
+  };
+  const double few = std::min(cpu_ns_each(10'000), cpu_ns_each(10'000));
+  CHECK(cpu_ns_each(100'000) < 4 * few);
 }

@@ -361,7 +361,7 @@ TEST_CASE("publisher: invalid publications are refused") {
     return error_of([&] { Publisher{spec}; });
   };
   CHECK(contains(refused([](BundleSpec& s) { s.name = "a.b"; }), "'a.b' cannot name a publication"));
-  CHECK(contains(refused([](BundleSpec& s) { s.tensors.clear(); }), "has 0 tensors; 1 to 16384"));
+  CHECK(contains(refused([](BundleSpec& s) { s.tensors.clear(); }), "has 0 tensors; 1 to 262144"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].name = "a b"; }), "'a b' cannot name a tensor"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].name = std::string(128, 'x'); }), "1 to 127"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors.push_back(s.tensors[0]); }), "two tensors 't'"));

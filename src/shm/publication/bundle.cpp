@@ -40,6 +40,7 @@ void Bundle::place_tensors() {
     slots_.push_back({offset, tensor.byte_count()});
     offset += BundlePlaces::slot_bytes(tensor.byte_count());
   }
+  names_ = TensorNames(spec_.tensors);
 }
 
 Bundle Bundle::create(const BundleSpec& spec, const Sharing& sharing, std::uint64_t plan) {
@@ -172,8 +173,7 @@ void Bundle::fail_inherited(const char* what) const {
 }
 
 std::uint32_t Bundle::find(const std::string& tensor) const {
-  for (std::uint32_t number = 0; number < tensors(); ++number)
-    if (spec_.tensors[number].name == tensor) return number;
+  if (const auto number = names_.find(spec_.tensors, tensor)) return *number;
   throw Error(fmt::format("publication '{}' has no tensor '{}'", spec_.name, tensor), ErrorCode::kNotFound);
 }
 

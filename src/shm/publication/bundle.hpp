@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ps_shm/bundle_spec.hpp"
+#include "shm/publication/tensor_names.hpp"
 #include "shm/segment/bundle_layout.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/liveness.hpp"
@@ -109,6 +110,7 @@ class Bundle {
   BundleSpec spec_;
   BundlePlaces places_{0, 0, 0, 0};
   std::vector<Slots> slots_;
+  TensorNames names_;
   std::size_t row_bytes_ = 0;
 };
 

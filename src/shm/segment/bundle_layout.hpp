@@ -41,7 +41,7 @@
 
 namespace ps_shm::shm {
 
-inline constexpr std::uint32_t kMaxTensors = 16384;
+inline constexpr std::uint32_t kMaxTensors = 262144;  // the largest mixtures of experts have some 100,000
 inline constexpr std::uint32_t kMaxSubscribers = kMaxRanks;
 inline constexpr std::uint32_t kLeases = 2;  // for each subscriber: one to use while the next one is taken
 inline constexpr std::uint32_t kMaxWriters = kMaxShards - 2;

@@ -396,7 +396,8 @@ consteval std::uint64_t layout_fingerprint() {
                                  kNewestOffset,
                                  kWaitersOffset,
                                  kSubscribersOffset,
-                                 kLeases};
+                                 kLeases,
+                                 kMaxTensors};
   for (const std::uint64_t fact : facts) hash.mix(fact);
   return hash.value();
 }
