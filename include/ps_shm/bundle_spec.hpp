@@ -18,7 +18,8 @@ namespace PS_SHM_API ps_shm {
 struct TensorSpec {
   std::string name;               // 1 to 127 characters of [A-Za-z0-9_.:/-], unique in the bundle
   DType dtype = DType::kFloat32;  // type of its elements
-  // Extents of at most 8 axes, each at least 1, with at most 2^40 elements in all. Empty: a scalar.
+  // Extents of at most 8 axes. Empty: a scalar. The product of those that are not 0 is at most 2^40. With a 0 among them
+  // the tensor has no elements and takes no memory; a generation always has it, whether it is written or not.
   std::vector<std::uint64_t> shape{};
 
   std::uint64_t element_count() const noexcept;  // product of the extents, 1 for a scalar
@@ -27,7 +28,7 @@ struct TensorSpec {
   bool operator==(const TensorSpec&) const = default;
 };
 
-// A block of a tensor. A scalar is one block, without axes.
+// A block of a tensor. A scalar is one block, without axes. A tensor without elements has none.
 struct Slice {
   std::uint32_t tensor = 0;             // its number in the bundle
   std::vector<std::uint64_t> begin{};   // the block's first index along each axis

@@ -25,12 +25,14 @@ void check_tensor(const TensorSpec& tensor) {
     throw Error(fmt::format("tensor '{}' has {} axes; at most {} are possible", tensor.name, tensor.shape.size(),
                             shm::kMaxAxes));
   constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 40;
-  std::uint64_t elements = 1;
+  std::uint64_t product = 1;
   for (const std::uint64_t extent : tensor.shape) {
-    if (extent == 0 || extent > kMaxElements / elements)
-      throw Error(fmt::format("tensor '{}' of shape {}: every extent must be at least 1, their product at most 2^40",
-                              tensor.name, fmt::join(tensor.shape, "x")));
-    elements *= extent;
+    if (extent > kMaxElements / product)
+      throw Error(
+          fmt::format("tensor '{}' of shape {}: the product of the extents (of those that are not 0) must be at "
+                      "most 2^40",
+                      tensor.name, fmt::join(tensor.shape, "x")));
+    if (extent != 0) product *= extent;
   }
 }
 

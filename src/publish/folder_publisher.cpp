@@ -298,7 +298,7 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
 
   void copy_unwritten() {
     for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
-      if (written.has_any_of(tensor)) continue;
+      if (written.has_any_of(tensor) || tensors[tensor].byte_count() == 0) continue;
       if (!has_published)
         throw Error(fmt::format("{}: the first generation must contain all {} tensors", folder, tensors.size()));
       copy_tensor(data(target) + layout.begin(tensor), data(published.back().slot) + layout.begin(tensor),

@@ -218,9 +218,10 @@ std::span<const std::byte> Subscriber::memory() const {
 void Subscriber::pin(const Generation& held, std::uint32_t row) const {
   const shm::Bundle& bundle = impl_->bundle;
   bundle.refuse_inherited("subscriber");
-  const auto lies_there = [&](std::uint32_t tensor) {
-    return static_cast<std::size_t>(held.tensor(tensor).data() - bundle.rows().data()) / bundle.generation_bytes() ==
-           row;
+  const auto lies_there = [&](std::uint32_t tensor) {  // one without elements may seem to lie at the end of its row
+    return bundle.tensor_bytes(tensor) != 0 &&
+           static_cast<std::size_t>(held.tensor(tensor).data() - bundle.rows().data()) / bundle.generation_bytes() ==
+               row;
   };
   std::uint32_t tensor = 0;
   while (tensor < bundle.tensors() && !(held.impl_ == impl_ && lies_there(tensor))) ++tensor;

@@ -17,8 +17,8 @@ MUTANTS = {
         "tests": ['publishers "publisher: invalid publications*"'],
         "file": "src/publish/bundle_spec.cpp",
         "changes": [
-            ("    if (extent == 0 || extent > kMaxElements / elements)",
-             "    if (extent == 0)"),
+            ("    if (extent > kMaxElements / product)",
+             "    if (extent > kMaxElements)"),
         ],
     },
     "publisher_byte_before_end": {

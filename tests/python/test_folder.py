@@ -35,7 +35,7 @@ def test_any_loader_of_safetensors_reads_what_was_published_last(tmp_path):
     (tmp_path / "base" / "config.json").write_text("{}")
     (tmp_path / "base" / "model.safetensors").write_text("the first weights")
     tensors = {"w": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3), "n": np.array([7]), "odd": np.arange(5, dtype=np.uint8),
-               "scalar": np.array(2.5, np.float32)}
+               "scalar": np.array(2.5, np.float32), "none": torch.zeros(0, 3)}
     folder = str(tmp_path / "weights")
     with ps_shm.FolderPublisher(folder, tensors, static_files=str(tmp_path / "base")) as publisher:
         assert (publisher.generation, publisher.path) == (0, "")
@@ -46,6 +46,7 @@ def test_any_loader_of_safetensors_reads_what_was_published_last(tmp_path):
     assert metadata == {"format": "pt", "generation": "2", "step": "6"}
     assert found["w"].dtype == torch.bfloat16 and found["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert found["n"].tolist() == [8] and found["odd"].tolist() == [0, 1, 2, 3, 4] and found["scalar"].item() == 2.5
+    assert found["none"].shape == (0, 3) and found["none"].dtype == torch.float32
     assert load(folder + "/g00000001")[0]["n"].tolist() == [7]
     assert sorted(os.listdir(folder + "/latest")) == ["config.json", "model.safetensors"]
     with ps_shm.FolderPublisher(folder, {"w": ("float32", (3,))}) as publisher:  # with other tensors, and numbered on

@@ -1,6 +1,7 @@
 """Publishers and subscribers in one process or several: a reader always gets complete generations."""
 import asyncio
 import collections.abc
+import json
 import os
 import pathlib
 import signal
@@ -140,6 +141,60 @@ def test_the_time_to_find_a_tensor_does_not_grow_with_their_number(job, tmp_path
 
     few = min(seconds_each(10_000) for _ in range(2))
     assert seconds_each(100_000) < 4 * few
+
+
+def test_tensors_without_elements_are_published_as_they_are(job):
+    given = {"none": torch.zeros(0, 3), "w": np.ones(3, np.float32), "half": torch.zeros(2, 0, dtype=torch.bfloat16),
+             "n": np.zeros((0,), np.int64)}
+    with ps_shm.Publisher(job, given) as publisher, ps_shm.Subscriber(job) as subscriber:
+        publisher.publish(given)
+        with publisher.begin() as generation:
+            generation.write("none", torch.zeros(0, 3))
+            assert torch.from_dlpack(generation.out("half")).shape == (2, 0)
+        generation = subscriber.read()
+        found = ps_shm.torch.tensors(generation)
+        assert {name: (t.dtype, tuple(t.shape)) for name, t in found.items()} == {
+            "none": (torch.float32, (0, 3)), "w": (torch.float32, (3,)), "half": (torch.bfloat16, (2, 0)), "n": (torch.int64, (0,))}
+        assert generation["none"].shape == (0, 3) and generation["w"].tolist() == [1, 1, 1] and generation["n"].dtype == np.int64
+        generation.copy_to({"none": torch.zeros(0, 3), "half": torch.zeros(2, 0, dtype=torch.bfloat16)})
+        with pytest.raises(ValueError, match="'none' has the shape \\(0, 4\\)"):
+            generation.copy_to({"none": torch.zeros(0, 4)})
+        with pytest.raises(ValueError, match="there is no tensor 'nine'"):
+            generation.copy_to({"nine": torch.zeros(0, 3)})
+        del generation, found
+    with ps_shm.Publisher(job, {"none": given["none"]}, dtype="bfloat16") as publisher, ps_shm.Subscriber(job) as subscriber:
+        with publisher.begin():
+            pass
+        publisher.publish({"none": torch.zeros(0, 3)})
+        assert subscriber.read().number == 2 and subscriber.read().torch("none").dtype == torch.bfloat16
+
+
+def test_a_model_with_a_tensor_without_elements_is_published_alike_by_all_publishers(job, tmp_path):
+    def model(seed):
+        torch.manual_seed(seed)
+        made = torch.nn.Linear(2, 3)
+        made.register_buffer("none", torch.zeros(0, 3))
+        return made
+
+    learner, actor = model(1), model(2)
+    with ps_shm.torch.Publisher(job, learner) as publisher, ps_shm.torch.Subscriber(job, actor) as subscriber:
+        publisher.publish()
+        assert subscriber.update() == 1 and torch.equal(actor.weight, learner.weight)
+        with pytest.raises(ValueError, match="has none, which the model lacks"):
+            ps_shm.torch.Subscriber(job, torch.nn.Linear(2, 3))
+        with ps_shm.Subscriber(job) as reader:
+            names = set(reader.names)
+    with ps_shm.Publisher(job, learner.state_dict()) as publisher, ps_shm.torch.Subscriber(job, actor) as subscriber:
+        publisher.publish(dict(learner.state_dict()))
+        assert subscriber.update() == 1
+    with ps_shm.FolderPublisher(tmp_path, learner.state_dict()) as publisher:
+        publisher.publish(dict(learner.state_dict()))
+        header = pathlib.Path(publisher.path, "model.safetensors").read_bytes()[8:].split(b"}}")[0] + b"}}"
+        assert set(json.loads(header)) - {"__metadata__"} == names == set(learner.state_dict())
+        assert json.loads(header)["none"]["shape"] == [0, 3]
+    # As a job publishes its variables, which have elements.
+    with ps_shm.Publisher(job, dict(torch.nn.Linear(2, 3).state_dict())) as publisher:
+        ps_shm.torch.Subscriber(job, actor).close()
 
 
 def test_tensors_of_every_type_are_read_where_they_lie(job):

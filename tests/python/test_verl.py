@@ -76,7 +76,7 @@ def test_every_rollout_worker_gets_the_weights_of_each_update(make):
         received, gathered = workers.update(weights_of(number), step=10 * number)
         assert gathered == [["w", "empty", "b"]] * 2, "all ranks of the actor take part"
         for one in received:
-            assert list(one) == ["w", "b"] and one["w"].dtype == torch.bfloat16
+            assert list(one) == ["w", "empty", "b"] and one["w"].dtype == torch.bfloat16 and one["empty"].shape == (0,)
             assert one["w"].tolist() == [[number] * 3] * 4 and one["b"].tolist() == [-number] * 3
         assert [one.acknowledged for one in workers.actor[0]._publisher.readers()] == [number] * 2
 

@@ -156,6 +156,7 @@ def test_plans_follow_the_placements_and_others_are_refused():
 
     plan = _slices.slices({"w": Sharded(2, 0), "b": torch.zeros(3)}, 3)
     assert plan == [{"w": s_[2:4, 0:2], "b": s_[0:3,]}, {}, {"w": s_[0:2, 0:2]}]
+    assert _slices.slices({"none": torch.zeros(0, 3), "b": torch.zeros(3)}, 1) == [{"b": s_[0:3,]}]
     with pytest.raises(ValueError, match="'w' has a part on rank 3; `writers` must be the number of all ranks, not 3"):
         _slices.slices({"w": Sharded(0, 3)}, 3)
     # Tensor parallelism has cut 7 rows into 4 and 3, and FSDP2 each of these.

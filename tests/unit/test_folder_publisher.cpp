@@ -381,6 +381,24 @@ TEST_CASE("folder publisher: a generation is refused while a part of a tensor is
   CHECK(loaded(publisher.path()) == 3);
 }
 
+TEST_CASE("folder publisher: tensors without elements are in the file, and need not be written") {
+  const test::Folder folder;
+  const std::vector<TensorSpec> tensors = {{.name = "none", .shape = {0, 3}}, {.name = "w", .shape = {2}}};
+  FolderPublisher publisher(folder.path("some"), tensors);
+  FolderPublisher::Writing writing = publisher.begin();
+  writing.write_floats(1, std::vector<float>{1, 2});
+  CHECK(writing.commit() == 1);
+  CHECK(publish(publisher) == 2);
+  const TensorFile file(publisher.path() + "/model.safetensors");
+  CHECK(file.tensors().at("none").shape == tensors[0].shape);
+  CHECK(file.tensors().at("none").bytes == 0);
+  CHECK(file.tensors().at("w").bytes == 8);
+  FolderPublisher without(folder.path("without"), {tensors[0]});
+  CHECK(without.begin().commit() == 1);
+  CHECK(without.begin().commit() == 2);
+  CHECK(TensorFile(without.path() + "/model.safetensors").tensors().at("none").bytes == 0);
+}
+
 TEST_CASE("folder publisher: there is one for a folder, and a forked child has none") {
   const test::Folder folder;
   FolderPublisher publisher(folder.path(), kTensors);

@@ -483,3 +483,60 @@ TEST_CASE("publication: the time to find a tensor does not grow with their numbe
   const double few = std::min(cpu_ns_each(10'000), cpu_ns_each(10'000));
   CHECK(cpu_ns_each(100'000) < 4 * few);
 }
+
+TEST_CASE("publication: tensors without elements are published as they are, and need not be written") {
+  const PublicationName name;
+  BundleSpec spec{.name = name.text(),
+                  .tensors = {{.name = "none", .shape = {0, 3}},
+                              {.name = "w", .shape = {1024}},  // all of a row
+                              {.name = "last", .dtype = DType::kBFloat16, .shape = {1ULL << 40, 0}}},
+                  .subscribers = 1,
+                  .records = 3};
+  CHECK(spec.tensors[2].byte_count() == 0);
+  Publisher publisher(spec);
+  Subscriber subscriber(name.text());
+  std::optional<Publisher::Writing> writing = publisher.begin();
+  CHECK(contains(message_of<Error>([&] { writing->commit(); }), "the first generation must contain all 3 tensors"));
+  writing->write(1, std::vector<std::byte>(4096, std::byte{7}));
+  CHECK(writing->commit() == 1);
+  const auto check_newest = [&](std::byte wanted) {
+    const Generation generation = subscriber.read();
+    CHECK(generation.spec(0) == spec.tensors[0]);
+    CHECK(generation.tensor(0).empty());
+    CHECK(generation.tensor(1).size() == 4096);
+    CHECK(generation.tensor(1)[4095] == wanted);
+    CHECK(generation.values<std::uint16_t>(2).empty());
+    generation.copy(2, {});
+    const std::uint32_t row = std::uint32_t(generation.tensor(1).data() - subscriber.memory().data()) / 4096;
+    CHECK(subscriber.memory().size() == 3 * 4096);
+    CHECK(message_of<Error>([&] { subscriber.pin(generation, row); }) == "(nothing was thrown)");
+    CHECK_THROWS_AS(subscriber.pin(generation, row == 2 ? 0 : row + 1), Error);
+    subscriber.unpin_all();
+  };
+  check_newest(std::byte{7});
+  const std::uint32_t some[] = {0, 2};
+  CHECK(publisher.publish(some, write_ones) == 2);
+  check_newest(std::byte{7});
+  CHECK(publisher.publish(write_ones) == 3);
+  check_newest(std::byte{1});
+  CHECK(publisher.trim() == 4096);
+  std::optional<Publisher::Writing> nothing = publisher.begin();
+  nothing->write(0, {});
+  CHECK(nothing->out(2).empty());
+  nothing->write_floats(2, {});
+  CHECK(nothing->commit() == 4);
+  check_newest(std::byte{1});
+}
+
+TEST_CASE("publication: all tensors may be without elements") {
+  const PublicationName name;
+  Publisher publisher({.name = name.text(), .tensors = {{.name = "none", .shape = {0}}}}, {.populate = true});
+  Subscriber subscriber(name.text());
+  CHECK(publisher.begin()->commit() == 1);
+  CHECK(publisher.publish(write_ones) == 2);
+  CHECK(publisher.trim() != 0);
+  CHECK(publisher.publish(write_ones) == 3);
+  const Generation generation = subscriber.read();
+  CHECK(generation.number() == 3);
+  CHECK(generation.tensor(subscriber.find("none")).empty());
+}

@@ -365,7 +365,8 @@ TEST_CASE("publisher: invalid publications are refused") {
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].name = "a b"; }), "'a b' cannot name a tensor"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].name = std::string(128, 'x'); }), "1 to 127"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors.push_back(s.tensors[0]); }), "two tensors 't'"));
-  CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].shape = {2, 0}; }), "every extent must be at least 1"));
+  CHECK(contains(refused([](BundleSpec& s) { s.tensors.resize(262145, s.tensors[0]); }), "has 262145 tensors"));
+  CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].shape = {0, 1U << 30, 1U << 30}; }), "at most 2^40"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].shape = {1U << 30, 1U << 30}; }), "at most 2^40"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].shape.assign(9, 1); }), "has 9 axes"));
   CHECK(contains(refused([](BundleSpec& s) { s.tensors[0].dtype = DType(99); }), "dtype 99"));

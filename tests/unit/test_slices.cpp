@@ -87,6 +87,24 @@ TEST_CASE("writers: slices of bfloat16 are rounded from floats, and of other siz
   CHECK(publisher.generation() == 1);
 }
 
+TEST_CASE("writers: a tensor without elements needs no slice") {
+  const PublicationName name;
+  const BundleSpec spec{.name = name.text(),
+                        .tensors = {{.name = "none", .shape = {0, 3}}, {.name = "w", .shape = {2}}},
+                        .subscribers = 1,
+                        .records = 2,
+                        .writers = 1};
+  CHECK_THROWS_AS(Publisher(spec, {.plan = {{{0, {0, 0}, {0, 3}}, {1, {0}, {2}}}}}), Error);
+  Publisher publisher(spec, {.plan = {{{1, {0}, {2}}}}});
+  const std::vector<float> values = {1, 2};
+  CHECK(publisher.publish_slices([&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); }, 1) ==
+        1);
+  Subscriber subscriber(name.text());
+  const Generation generation = subscriber.read();
+  CHECK(generation.tensor(0).empty());
+  CHECK(generation.values<float>(1)[1] == 2.0F);
+}
+
 TEST_CASE("writers: plans that lack elements, have some twice, or do not fit are refused") {
   Sharded all;
   const auto refused = [&](const char* why) {

@@ -45,8 +45,7 @@ class _Transport:
         for name, tensor in flat.items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"ps_shm: '{name}' of the weights is no tensor but of {type(tensor).__name__}")
-            if tensor.numel() != 0:
-                tensors[name] = tensor.detach().cpu().contiguous()
+            tensors[name] = tensor.detach().cpu().contiguous()
         if self._publisher is None:
             self._publisher = _publication.Publisher(
                 self._name,

@@ -97,7 +97,7 @@ class Engine(CheckpointEngineWithCache):
             for _ in weights:
                 pass
             return
-        on_cpu = ((name, tensor.detach().cpu().contiguous()) for name, tensor in weights if tensor.numel() != 0)
+        on_cpu = ((name, tensor.detach().cpu().contiguous()) for name, tensor in weights)
         if self._publisher is None:
             first = {name: tensor.clone() for name, tensor in on_cpu}
             self._publisher = _publication.Publisher(

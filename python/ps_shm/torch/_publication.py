@@ -18,9 +18,8 @@ def _finish_copies(tensors: Tensors) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
-# Those without elements are no part of a publication.
 def _state(model: torch.nn.Module) -> Tensors:
-    return {name: tensor.detach() for name, tensor in state(model).items() if tensor.numel() != 0}
+    return {name: tensor.detach() for name, tensor in state(model).items()}
 
 
 class Publisher(Closing):
@@ -137,8 +136,9 @@ class Subscriber(Closing):
 
     Args:
         name: the name of the publication.
-        model: a model with the same state_dict() names, shapes and types as the published one. Tensors on GPUs are copied
-            to in the order of their current streams, directly from shared memory.
+        model: a model with the same state_dict() names, shapes and types as the published one. Tensors without elements
+            may be missing in the publication, as in that of a job. Tensors on GPUs are copied to in the order of their
+            current streams, directly from shared memory.
         strict: False: the two may differ in names; what both have is copied.
         group: the Unix group that may use the publication. Empty: only this user's publications are accepted.
         wait: how long to wait for the publication to exist, in seconds.
@@ -166,8 +166,9 @@ class Subscriber(Closing):
         self.step = 0
 
     def _check_names(self, name: str, strict: bool) -> None:
-        of_model = set(_state(self._model))
-        missing, unknown = sorted(of_model - self._names), sorted(self._names - of_model)
+        of_model = _state(self._model)
+        missing = sorted(n for n, tensor in of_model.items() if n not in self._names and tensor.numel() != 0)
+        unknown = sorted(self._names.difference(of_model))
         if strict and (missing or unknown):
             raise ValueError(
                 f"publication '{name}' "

@@ -57,10 +57,13 @@ def block(shape: Sequence[int], mesh: Sequence[int], placements: Sequence[Any], 
 def slices(tensors: Tensors, writers: int) -> List[dict[str, Block]]:
     """For each process, by its global rank, the slices of the tensors that it writes.
 
-    Tensors that are no DTensor are the same in all processes, and rank 0 writes them. Raises TypeError, ValueError.
+    Tensors that are no DTensor are the same in all processes, and rank 0 writes them. Of a tensor without elements there is
+    nothing to write. Raises TypeError, ValueError.
     """
     found: List[dict[str, Block]] = [{} for _ in range(writers)]
     for name, tensor in tensors.items():
+        if 0 in tensor.shape:
+            continue
         placements = getattr(tensor, "placements", None)
         if placements is None:
             found[0][name] = tuple(slice(0, extent) for extent in tensor.shape)

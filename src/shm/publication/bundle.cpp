@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "ps_shm/errors.hpp"
@@ -24,7 +25,7 @@ BundlePlaces places_of(const BundleSpec& spec) noexcept {
 std::uint64_t row_bytes(const BundleSpec& spec) noexcept {
   std::uint64_t bytes = 0;
   for (const TensorSpec& tensor : spec.tensors) bytes += BundlePlaces::slot_bytes(tensor.byte_count());
-  return round_up(bytes, kPage);
+  return std::max<std::uint64_t>(round_up(bytes, kPage), kPage);  // also where no tensor has elements
 }
 
 std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept {
@@ -148,6 +149,7 @@ void Bundle::protect_as_subscriber() {
 }
 
 void Bundle::allocate(std::uint32_t tensor, std::uint32_t number) {
+  if (tensor_bytes(tensor) == 0) return;
   const auto begin = static_cast<std::size_t>(slot(tensor, number) - segment_.data());
   segment_.allocate(begin, begin + tensor_bytes(tensor));
 }

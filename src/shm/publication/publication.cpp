@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "shm/base/clock.hpp"
 
 namespace ps_shm::shm {
@@ -51,6 +49,7 @@ bool GenerationWriter::find_record() {
 
 GenerationWriter::Records GenerationWriter::used_slots(std::uint32_t tensor) const noexcept {
   Records used;
+  if (bundle_.tensor_bytes(tensor) == 0) return used;  // it has slot 0 always, and nothing to keep there
   for (const std::uint32_t record : living_) {
     const std::uint32_t slot = bundle_.slots(record)[tensor].load_relaxed();  // relaxed: stored by a publisher long ago
     if (slot < bundle_.records()) used.set(slot);
@@ -83,8 +82,10 @@ std::byte* GenerationWriter::place(std::uint32_t tensor) {
 }
 
 bool GenerationWriter::is_complete() const noexcept {
-  return generation_of(bundle_.newest().newest.load_relaxed()) != 0 ||  // relaxed: only publishers write it
-         std::find(has_place_.begin(), has_place_.end(), false) == has_place_.end();
+  if (generation_of(bundle_.newest().newest.load_relaxed()) != 0) return true;  // relaxed: only publishers write it
+  for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor)
+    if (!has_place_[tensor] && bundle_.tensor_bytes(tensor) != 0) return false;
+  return true;
 }
 
 std::uint64_t GenerationWriter::commit(std::uint64_t step, bool is_partial) {
@@ -96,8 +97,9 @@ std::uint64_t GenerationWriter::commit(std::uint64_t step, bool is_partial) {
   for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor)
     if (has_place_[tensor])
       written += bundle_.tensor_bytes(tensor), ++count;
-    else
-      bundle_.slots(record_)[tensor].store_relaxed(old_slots[tensor].load_relaxed());
+    else  // the first generation has no old slots, but only tensors without elements come here then
+      bundle_.slots(record_)[tensor].store_relaxed(
+          bundle_.tensor_bytes(tensor) == 0 ? std::uint16_t{0} : old_slots[tensor].load_relaxed());
   record.step.store_relaxed(step);
   record.unix_ns.store_relaxed(unix_now_ns());
   record.changed.store_relaxed(count);

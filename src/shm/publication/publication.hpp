@@ -54,7 +54,7 @@ class GenerationWriter {
   // Where a tensor of the generation that was begun is to be written; always the same. Wait-free; a system call where a
   // slot is used for the first time. Throws Error if /dev/shm is full.
   std::byte* place(std::uint32_t tensor);
-  // Whether every tensor has a place in it, or a generation before it has the others.
+  // Whether every tensor with elements has a place in it, or a generation before it has the others.
   bool is_complete() const noexcept;
   // Publishes it: tensors without a place are shared with the generation before. Returns the generation's number.
   // Requires: is_complete(). Wait-free; a system call only if a subscriber waits.

@@ -21,7 +21,7 @@
 //
 // A generation is a record. A tensor that a generation does not change keeps its slot in the next record. Publishing
 // therefore costs only the bytes that change, and each tensor is contiguous. At most K - 1 records in use name at most
-// K - 1 slots of a tensor, so one of its K slots is free.
+// K - 1 slots of a tensor, so one of its K slots is free. A tensor without elements has no bytes, and slot 0 in each record.
 //
 // The file always has its full length, but slots take memory only when they are first written (publication.P14). Row 0
 // has its memory from the start.
