@@ -288,8 +288,10 @@ class Raw:
         self.is_asked, self.is_over = threading.Event(), threading.Event()
 
         def serve(connection):
-            with connection, contextlib.suppress(OSError):
-                connection.recv(65536)
+            with connection, connection.makefile("rb") as stream, contextlib.suppress(OSError):
+                lines = iter(stream.readline, b"\r\n")
+                # All of it: a connection that is closed with bytes unread is reset, and the answer may be lost.
+                stream.read(sum(int(line.split()[1]) for line in lines if line.lower().startswith(b"content-length:")))
                 self.is_asked.set()
                 answer(self, connection)
 
