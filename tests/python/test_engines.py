@@ -268,12 +268,18 @@ def test_engines_are_told_over_http(servers):
 def test_an_engine_that_fails_is_named_and_all_of_them_go_on(servers):
     servers[1].answers["/update_weights"] = (500, b"no such generation")
     engines = ps_shm.engines.http.Engines([one.url for one in servers])
-    with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[1].url}/update_weights: 500 .*: no such generation"):
+    with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[1].url}/update_weights: 500 .*: no such generation") as raised:
         engines.update(7, pause="abort")
+    assert raised.value.loaded == [servers[0].url]
     for one in servers:
         assert [path for path, _ in one.calls] == ["/pause?mode=abort", "/start_weight_update", "/update_weights",
                                                    "/finish_weight_update", "/resume"]
         assert one.calls[3][1] == {}, "the weights have no new name"
+    for request, loaded in (("/pause", []), ("/finish_weight_update", [one.url for one in servers])):
+        servers[1].answers = {request: (500, b"no")}
+        with pytest.raises(ps_shm.engines.http.EngineError, match=request) as raised:
+            engines.update(8)
+        assert raised.value.loaded == loaded
     servers[0].close()
     with pytest.raises(ps_shm.engines.http.EngineError, match=f"POST {servers[0].url}/"):
         ps_shm.engines.http.Engines([servers[0].url], timeout=5).init("weights")

@@ -19,11 +19,13 @@ class EngineError(RuntimeError):
 
     Attributes:
         answers: for each engine's address what is wrong with its answer to that request, or None if it accepted it.
+        loaded: the addresses of the engines that have the new weights, if it was raised by update().
     """
 
     def __init__(self, text: str, answers: Optional[Mapping[str, Optional[str]]] = None) -> None:
         super().__init__(text)
         self.answers: dict[str, Optional[str]] = dict(answers or {})
+        self.loaded: list[str] = []
 
 
 # One request: its path, and its body for the engine at an address.
@@ -137,7 +139,8 @@ class Engines:
                 get the shared memory itself, which is read-only.
 
         Raises:
-            EngineError: an engine did not accept it, or was not started as it needs to be.
+            EngineError: an engine did not accept it, or was not started as it needs to be; a generation that is published
+                already does not fit vLLM's model.
         """
         if isinstance(self._kind, _SGLang):
             for url, info in self._post(_request("server_info"), "GET").items():
@@ -157,8 +160,8 @@ class Engines:
         """Makes all engines load a generation, and returns when all of them have it.
 
         Requests that are being answered wait meanwhile. The engines answer again afterwards, whether they have loaded
-        it or not. After an EngineError, engines may have the old weights, the new ones, or layers of both, until an
-        update succeeds. Ctrl-C ends it, at most five seconds later.
+        it or not. After an EngineError, its `loaded` has those with the new weights; the others have the old ones, as far
+        as they have answered. Ctrl-C ends it, at most five seconds later.
 
         Args:
             generation: what publish() returned. The next one must not be published before this returns.
@@ -177,12 +180,17 @@ class Engines:
         if pause not in kind.PAUSES:
             raise ValueError(f"pause is one of {', '.join(kind.PAUSES)}, not {pause!r}")
         load = kind.load(generation, version, self._timeout)
+        loaded: list[str] = []
         try:
-            self._update(pause, version, load)
+            self._update(pause, version, load, loaded)
+        except EngineError as error:
+            error.loaded = loaded
+            raise
         finally:
             self._until = None
 
-    def _update(self, pause: str, version: str, load: _Request) -> None:
+    # Adds the addresses of the engines that have accepted the request for loading to `loaded`.
+    def _update(self, pause: str, version: str, load: _Request, loaded: list[str]) -> None:
         kind = self._kind
         with self._followed_by(kind.resume(), kind.resume()):
             self._post(kind.pause(kind.PAUSES[pause]))
@@ -193,7 +201,11 @@ class Engines:
                     with contextlib.suppress(EngineError):
                         self._post(kind.end(None))
                     self._post(kind.begin())
-                self._post(load)
+                try:
+                    loaded += self._post(load)
+                except EngineError as error:
+                    loaded += [url for url, fault in error.answers.items() if fault is None]
+                    raise
 
     # Sends one request after the block, or another one if the block raises; what the block has raised comes first.
     @contextlib.contextmanager
