@@ -22,7 +22,7 @@ import vllm_stub
 factory = vllm_stub.install()
 
 
-class Model:
+class Model(torch.nn.Module):
     """Takes the second half of each matrix, as the second of two ranks does with a parallel layer."""
 
     def load_weights(self, weights):
@@ -84,7 +84,8 @@ def engine():
         ps_shm.engines.vllm.register()
         made.append(factory.WeightTransferEngineFactory.create_engine(
             types.SimpleNamespace(backend="ps_shm"),
-            types.SimpleNamespace(parallel_config=None, model_config=None), torch.device("cpu"), Model()))
+            types.SimpleNamespace(parallel_config=None, model_config=types.SimpleNamespace(quantization=None)), torch.device("cpu"),
+            Model()))
         return made[-1]
 
     yield make
@@ -125,7 +126,7 @@ def test_a_trainer_gives_every_worker_the_same_generation(job, engine):
         vllm_stub.log.clear()
         trainer.send_weights()
         assert client.calls == ["start_weight_update", "update_weights", "finish_weight_update"]
-        assert vllm_stub.log == ["initialize"] * 2 + ["unchecked"] * 2 + ["finalize"] * 2
+        assert vllm_stub.log[-3:] == ["unchecked", "initialize", "finalize"]
         assert client.version == str(number)
         client.calls.clear()
         for one in client.engines:

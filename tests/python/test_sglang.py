@@ -1,5 +1,6 @@
 """The weight loader for SGLang: what its workers do with the request that a server gets."""
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -9,10 +10,26 @@ import ps_shm.engines.sglang
 import sglang_stub
 
 
-class Model:
+class Model(torch.nn.Module):
+    """Has a matrix of two halves, which two tensors make up, and loads with another thread, as some of SGLang's do."""
+
+    quant_config = None
+
+    def __init__(self, **shapes):
+        super().__init__()
+        for name, shape in shapes.items():
+            self.register_parameter(name, torch.nn.Parameter(torch.zeros(shape), requires_grad=False))
+
     def load_weights(self, weights):
         self.seen = dict(weights)
         self.weights = {name: tensor.clone() for name, tensor in self.seen.items()}
+        with ThreadPoolExecutor() as pool:
+            for name, tensor in self.seen.items():
+                target, _, half = name.partition(".")
+                into = self._parameters.get(target)
+                if into is not None:
+                    into = into.data[2 * int(half):][:2] if half else into.data
+                    pool.submit(into.copy_, tensor).result()
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +38,7 @@ def unsubscribed(job):
     for one in ps_shm.engines.sglang._subscribers.values():
         one.close()
     ps_shm.engines.sglang._subscribers.clear()
+    ps_shm.engines.sglang._target.clear()
 
 
 def request(*given, **more):
@@ -68,3 +86,21 @@ def test_a_model_may_get_copies_that_it_can_change(job):
         publisher.publish({"w": torch.ones(2)})
         sglang_stub.receive(model, request(job, 1, copies=True), 0)
         assert model.seen["w"].add_(1).tolist() == [2, 2]
+
+
+def test_a_model_that_does_not_get_all_of_its_parameters_is_named(job):
+    tensors = {name: torch.ones(shape) for name, shape in (("w.0", (2, 3)), ("w.1", (2, 3)), ("b", (3,)))}
+    model, draft = Model(w=(4, 3), b=(3,)), Model(other=(3,))
+    with ps_shm.Publisher(job, tensors) as publisher:
+        for number in (1, 2):
+            publisher.publish(tensors)
+            for one in (model, draft):
+                assert sglang_stub.receive(one, request(job, number), 0) == (True, "Success")
+                one.seen.clear()
+            assert model.w.tolist() == [[1] * 3] * 4 and model.b.tolist() == [1] * 3
+    del tensors["w.1"], tensors["b"]
+    with ps_shm.Publisher(f"{job}-part", tensors) as part:
+        part.publish(tensors)
+        with pytest.raises(ValueError, match=r"lacks w \(6 of 12 elements\), b \(0 of 3 elements\)$"):
+            sglang_stub.receive(model, request(f"{job}-part", 1), 0)
+        assert [one.acknowledged for one in part.readers()] == [0]

@@ -3,12 +3,14 @@ sys.modules. With PS_SHM_TEST_VLLM=DIR, the folder of an unpacked wheel of vLLM,
 import abc
 import contextlib
 import dataclasses
+import functools
 import importlib
 import logging
 import os
 import sys
 import types
 import typing
+import weakref
 
 import torch
 from stubs import module, real
@@ -110,16 +112,87 @@ def _unchecked():
     yield
 
 
+class ParallelLMHead(torch.nn.Module):
+    """A head that computes with a copy of its matrix, as vLLM's do on a CPU."""
+
+    def __init__(self, weight):
+        super().__init__()
+        self.weight, self.quant_method = weight, self
+        self.process_weights_after_loading(self)
+
+    def process_weights_after_loading(self, layer):
+        self.cpu_linear = self.weight.detach().clone()
+
+
+class _LayerInfo:
+    def __init__(self):
+        self.load_numel, self.load_numel_total, self.loaded_weights = 0, None, []
+
+    def can_load(self):
+        return self.load_numel_total is not None
+
+
+_infos = weakref.WeakKeyDictionary()
+
+
+def get_layerwise_info(layer):
+    return _infos.setdefault(layer, _LayerInfo())
+
+
+def _initialize(model):
+    """Takes the parameters of all layers away. Those that stand in for them count what they are given."""
+    log.append("initialize")
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        info.kept = dict(layer.named_parameters(recurse=False))
+        info.load_numel_total = sum(one.numel() for one in info.kept.values())
+        for name, one in info.kept.items():
+            setattr(layer, name, torch.nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=False))
+            getattr(layer, name).weight_loader = _online(layer, info, name, one.weight_loader)
+
+
+def _online(layer, info, name, loader):
+    @functools.wraps(loader, assigned=())
+    def online_process_loader(parameter, tensor, *given):
+        info.loaded_weights.append((name, loader, tensor, given))
+        info.load_numel += tensor.numel()
+        if info.load_numel >= info.load_numel_total:
+            _process(layer, info)
+
+    return online_process_loader
+
+
+def _process(layer, info):
+    for name, loader, *given in info.loaded_weights:
+        loader(info.kept[name], given[0], *given[1])
+    _put_back(layer, info)
+
+
+def _put_back(layer, info):
+    for name, one in info.kept.items():
+        setattr(layer, name, one)
+    info.__init__()
+
+
+def _finalize(model, config):
+    log.append("finalize")
+    for layer in model.modules():
+        info = get_layerwise_info(layer)
+        if info.can_load():
+            (_process if info.load_numel > 0 else _put_back)(layer, info)
+
+
 def install():
     folder = os.environ.get("PS_SHM_TEST_VLLM")
-    for name in ("vllm", "vllm.distributed", PREFIX, "vllm.model_executor", "vllm.model_executor.model_loader"):
+    for name in ("vllm", "vllm.distributed", PREFIX, "vllm.model_executor", "vllm.model_executor.model_loader",
+                 "vllm.model_executor.layers"):
         module(name)
-    module("vllm.model_executor.model_loader.reload",
-           initialize_layerwise_reload=lambda model: log.append("initialize"),
-           finalize_layerwise_reload=lambda model, config: log.append("finalize"))
+    module("vllm.model_executor.model_loader.reload", initialize_layerwise_reload=_initialize, finalize_layerwise_reload=_finalize)
+    module("vllm.model_executor.model_loader.reload.layerwise", get_layerwise_info=get_layerwise_info)
     module("vllm.model_executor.model_loader.mtp_validation", disable_mtp_completeness_check=_unchecked)
+    module("vllm.model_executor.layers.vocab_parallel_embedding", ParallelLMHead=ParallelLMHead)
+    module("vllm.config", set_current_vllm_config=lambda config: contextlib.nullcontext())
     if folder:
-        module("vllm.config")
         module("vllm.config.parallel", ParallelConfig=object)
         module("vllm.config.utils", config=lambda kind: kind)
         module("vllm.logger", init_logger=logging.getLogger)

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional
 
+from vllm.config import set_current_vllm_config
 from vllm.distributed.weight_transfer.base import (
     TrainerInitInfo,
     TrainerWeightTransferEngine,
@@ -19,6 +20,8 @@ from ps_shm.torch import tensors
 from ps_shm.torch._registration import Registration
 
 from ._generation import checked, weights
+from ._vllm_layers import load as _load
+from ._vllm_layers import rehearse as _rehearse
 
 
 @dataclass
@@ -47,7 +50,11 @@ class UpdateInfo(WeightTransferUpdateInfo):
 
 
 class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
-    """A worker's side. All workers of an update take the same generation, or fail."""
+    """A worker's side. All workers of an update take the same generation, or fail.
+
+    vLLM loads layer by layer: it takes each layer apart, and puts it together again when all of its tensors are there. All
+    of this happens within receive_weights(), so that a worker that is between two requests can compute.
+    """
 
     init_info_cls = InitInfo
     update_info_cls = UpdateInfo
@@ -56,40 +63,43 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         super().__init__(*given)
         self._subscriber: Optional[ps_shm.Subscriber] = None
         self._info: Optional[InitInfo] = None
-        # Until the update is finished: a layer's tensors are kept until all of them are there.
-        self._held: Optional[ps_shm.Generation] = None
-        self._loaded = 0  # the generation that the model has got completely in this update
+        self._held: Optional[ps_shm.Generation] = None  # until copies to a GPU have ended
+        self._loaded = 0  # the generation that the model has got in this update
+        self._accepted: Any = None  # the model, and the tensors that it has all of its parameters from
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         self.shutdown()
         self._info = init_info
         self._subscriber = ps_shm.Subscriber(init_info.name, group=init_info.group, wait=init_info.wait)
         self._registration = Registration(self._subscriber)
+        generation = self._subscriber.try_read()
+        if generation is not None:
+            try:
+                self._check(generation)
+            except BaseException:
+                self.shutdown()
+                raise
 
     def start_weight_update(self) -> None:
-        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
-
         self._loaded = 0
-        initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check
-
         if self._subscriber is None or self._info is None:
             raise RuntimeError("ps_shm: no publication: init_weight_transfer_engine comes first")
         wanted = update_info.generation
         generation = checked(self._subscriber.read(wanted - 1, timeout=update_info.timeout), wanted, self._info.name)
-        self._held = generation
+        self._check(generation)
         if self.device.type == "cuda":
             self._registration.register(tensors(generation).values(), generation)
-        with disable_mtp_completeness_check():
-            self.model.load_weights(weights(generation, self._info.copies))
+        self._held = generation
+        try:
+            _load(self.model, self.model_config, weights(generation, self._info.copies))
+        except BaseException:
+            self._held = None
+            raise
         self._loaded = wanted
 
     def finish_weight_update(self) -> None:
-        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
-
-        finalize_layerwise_reload(self.model, self.model_config)
         if self._subscriber is not None and self._loaded != 0:
             self._subscriber.acknowledge(self._loaded)
         self._held = None
@@ -100,6 +110,15 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._registration.close()
             self._subscriber.close()
             self._subscriber = None
+
+    # What a publication has never changes, so this is done for the first generation only.
+    def _check(self, generation: ps_shm.Generation) -> None:
+        found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors(generation).items()}
+        if self._accepted is None or self._accepted[0] is not self.model or self._accepted[1] != found:
+            assert self._info is not None
+            with set_current_vllm_config(self.vllm_config):
+                _rehearse(self.model, self.model_config, weights(generation, self._info.copies))
+            self._accepted = self.model, found
 
 
 @dataclass

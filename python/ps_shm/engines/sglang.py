@@ -11,21 +11,28 @@ SGLang 0.5.23.
 import base64
 import json
 import pickle
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from .. import _publication
 from ._generation import checked, weights
+
+if TYPE_CHECKING:
+    import torch
 
 LOADER = "ps_shm.engines.sglang.load"
 
 # What this process has subscribed to, by name and group. A worker keeps it for its next update.
 _subscribers: dict[tuple[str, str], _publication.Subscriber] = {}
+# The id of the model that this process loads first, and the names of the tensors that it has got all of its parameters
+# from. A draft model comes after it, and may have parameters that are not published.
+_target: dict[str, Any] = {}
 
 
 def load(model: Any, named_tensors: Sequence[tuple[str, Any]]) -> None:
     """Loads a generation into a model. SGLang calls it in each worker, for the request update_weights_from_tensor.
 
-    SGLang does not catch exceptions of a loader: they end the server.
+    SGLang does not catch exceptions of a loader: they end the server. So does a publication that lacks parameters, or
+    parts of them.
 
     Args:
         model: has SGLang's load_weights().
@@ -35,6 +42,7 @@ def load(model: Any, named_tensors: Sequence[tuple[str, Any]]) -> None:
         Timeout: the publication or the generation did not appear in time.
         PublisherGone: there is no such generation and no live publisher.
         RuntimeError: a later generation has been published.
+        ValueError: the publication lacks parameters of the model, or parts of them; the model has loaded the others.
     """
     ((text, _),) = named_tensors
     wanted = json.loads(text)
@@ -45,8 +53,26 @@ def load(model: Any, named_tensors: Sequence[tuple[str, Any]]) -> None:
         _subscribers[name, group] = subscriber
     number = wanted["generation"]
     generation = checked(subscriber.read(number - 1, timeout=wanted["timeout"]), number, name)
-    model.load_weights(weights(generation, wanted["copies"]))
+    named = weights(generation, wanted["copies"])
+    if _target.setdefault("model", id(model)) == id(model) and _target.get("names") != generation.names:
+        _load_counted(model, named)
+        _target["names"] = generation.names
+    else:
+        model.load_weights(named)
     subscriber.acknowledge(number)
+
+
+# Raises ValueError if the model does not get all of its parameters.
+def _load_counted(model: Any, named: Iterator[tuple[str, "torch.Tensor"]]) -> None:
+    from ._counting import Counter, in_this_thread, lacks
+
+    counter = Counter(writes=True)
+    with counter, in_this_thread():
+        loaded = model.load_weights(named)
+    is_quantized = getattr(model, "quant_config", None) is not None
+    lacking = lacks(model, counter, loaded if isinstance(loaded, (set, frozenset)) else (), {}, is_quantized)
+    if lacking:
+        raise ValueError(f"ps_shm: the publication lacks {lacking}")
 
 
 class _Empty:
