@@ -32,7 +32,7 @@ class Model(torch.nn.Module):
 
 
 class Source:
-    """What vLLM's WeightSource is to a trainer."""
+    """What vLLM's WeightSource is to a trainer, in 0.33."""
 
     def __init__(self, **tensors):
         self.tensors = tensors
@@ -46,6 +46,22 @@ class Source:
         return True
 
     def iter_full(self):
+        yield from self.tensors.items()
+
+
+class OlderSource:
+    """As Source, in 0.32."""
+
+    def __init__(self, **tensors):
+        self.tensors, self.held = tensors, None
+
+    def metadata(self):
+        return Source(**self.tensors).metadata
+
+    def held_names(self):
+        return self.held
+
+    def __iter__(self):
         yield from self.tensors.items()
 
 
@@ -115,8 +131,9 @@ def test_a_worker_on_a_gpu_registers_what_it_copies_from(job, engine, monkeypatc
         assert not registered and publisher.trim() > 0
 
 
-def test_a_trainer_gives_every_worker_the_same_generation(job, engine):
-    source = Source(w=torch.zeros(4, 3, dtype=torch.bfloat16), b=torch.zeros(3))
+@pytest.mark.parametrize("kind", [Source, OlderSource])
+def test_a_trainer_gives_every_worker_the_same_generation(job, engine, kind):
+    source = kind(w=torch.zeros(4, 3, dtype=torch.bfloat16), b=torch.zeros(3))
     client = Client(engine(), engine())
     trainer = factory.WeightTransferTrainerFactory.trainer_init(
         ps_shm.engines.vllm.trainer_info(job, rank=0), client=client, source=source)
@@ -209,8 +226,11 @@ def test_weights_that_cannot_be_published_are_refused(job):
         init(source=None)
     source = Source(w=torch.zeros(1))
     source.owned_names = lambda rank: []
-    with pytest.raises(ValueError, match="must own all"):
-        init(source=source)
+    older = OlderSource(w=torch.zeros(1))
+    older.held = []
+    for one in (source, older):
+        with pytest.raises(ValueError, match="must own all"):
+            init(source=one)
 
 
 class Server:

@@ -132,19 +132,29 @@ class TrainerInfo(TrainerInitInfo):
     records: int = 3
 
 
+# Sources of vLLM 0.33 have it; those of 0.32 are iterated themselves.
+def _has_iter_full(source: Any) -> bool:
+    return hasattr(source, "iter_full")
+
+
 class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
     """A trainer's side. The sender publishes the weights that its source gathers, one tensor at a time."""
 
     init_info_cls = TrainerInfo
 
     def __init__(self, info: TrainerInfo, *, client: Any, source: Any) -> None:
-        super().__init__(client=client, source=source, is_sender=info.is_sender, rank=info.rank)
+        super().__init__(client=client, source=source, is_sender=info.is_sender)
+        self.rank = info.rank
         self._publisher: Optional[ps_shm.Publisher] = None
         if not info.is_sender:
             return
-        if len(source.owned_names(info.rank)) != len(source.metadata):
+        if _has_iter_full(source):
+            metadata, owned = source.metadata, source.owned_names(info.rank)
+        else:
+            metadata, owned = source.metadata(), source.held_names()  # None: all
+        if owned is not None and len(owned) != len(metadata):
             raise ValueError("ps_shm: the sender publishes all parameters, so it must own all of them")
-        specs = {meta.name: (str(meta.dtype).removeprefix("torch."), tuple(meta.shape)) for meta in source.metadata}
+        specs = {meta.name: (str(meta.dtype).removeprefix("torch."), tuple(meta.shape)) for meta in metadata}
         self._publisher = ps_shm.Publisher(
             info.name, specs, group=info.group, subscribers=info.subscribers, records=info.records
         )
@@ -152,18 +162,19 @@ class Trainer(TrainerWeightTransferEngine[TrainerInfo]):
 
     @classmethod
     def trainer_init(cls, init_info: TrainerInfo, *, client: Any, source: Any = None) -> "Trainer":
-        if source is None or not source.implements_iter_full():
+        if source is None or (_has_iter_full(source) and not source.implements_iter_full()):
             raise TypeError("ps_shm: weights are published as full tensors; give a WeightSource that implements iter_full()")
         return cls(init_info, client=client, source=source)
 
     def send_weights(self) -> None:
         """Publishes the weights as the next generation, and makes every worker of the engine load it."""
+        gathered = self.source.iter_full() if _has_iter_full(self.source) else iter(self.source)
         if self._publisher is None:
-            for _ in self.source.iter_full():  # takes part in gathering them
+            for _ in gathered:  # takes part in gathering them
                 pass
             return
         with self._publisher.begin() as generation:
-            for name, tensor in self.source.iter_full():
+            for name, tensor in gathered:
                 generation.write(name, tensor.detach().cpu().contiguous())
         self.client.start_weight_update()
         self.client.update_weights({"generation": generation.number})

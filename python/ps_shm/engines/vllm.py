@@ -11,7 +11,7 @@ A trainer publishes and tells the engine, by ps_shm.engines.http.Engines or by v
         ps_shm.engines.vllm.trainer_info("weights", rank=rank), client=client, source=source)
     trainer.send_weights()                     # one generation, in every worker of the engine
 
-The interface is that of vLLM 0.33.
+The interface is that of vLLM 0.32 and 0.33.
 """
 
 # vLLM is there only where this is used.
