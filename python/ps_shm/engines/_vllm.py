@@ -74,11 +74,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._registration = Registration(self._subscriber)
         generation = self._subscriber.try_read()
         if generation is not None:
-            try:
-                self._check(generation)
-            except BaseException:
-                self.shutdown()
-                raise
+            self._check(generation)
 
     def start_weight_update(self) -> None:
         self._loaded = 0
@@ -111,13 +107,18 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._subscriber.close()
             self._subscriber = None
 
-    # What a publication has never changes, so this is done for the first generation only.
+    # What a publication has never changes: this looks at the first generation only, and ends the subscription if the model
+    # does not take it, so that the trainer may publish others under that name.
     def _check(self, generation: ps_shm.Generation) -> None:
         found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors(generation).items()}
         if self._accepted is None or self._accepted[0] is not self.model or self._accepted[1] != found:
             assert self._info is not None
-            with set_current_vllm_config(self.vllm_config):
-                _rehearse(self.model, self.model_config, weights(generation, self._info.copies))
+            try:
+                with set_current_vllm_config(self.vllm_config):
+                    _rehearse(self.model, self.model_config, weights(generation, self._info.copies))
+            except BaseException:
+                self.shutdown()
+                raise
             self._accepted = self.model, found
 
 
