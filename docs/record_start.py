@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records the classic start, each program on a terminal of 80 columns, as the guide shows it.
+"""Records the classic start, each program on a terminal of 80 columns, as docs/start.md shows it.
 
   docs/record_start.py [--job NAME] [--steps N]      after tools/run has built the programs
 """

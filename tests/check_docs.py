@@ -2,7 +2,7 @@
 """Checks the documentation (README.md and similar files, docs/*.md) against the repository.
 
   - A relative link leads to a file of the repository, and its anchor to a heading of that file.
-  - Every page can be reached from the README by links.
+  - Every page can be reached from the README by links. The README has at most 120 lines.
   - A path in backticks exists, such as `src/shm/segment/layout.hpp` or `tools/run --workers 2`.
   - A cell of a table has at most one figure.
   - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
@@ -13,6 +13,7 @@ import pathlib
 import re
 import sys
 
+README_LINES = 120
 FOLDERS = "src|include|tests|tools|benches|kernels|docs"
 # Two figures with something between them, alone in a cell: "97.78 / 1.88", "0.00, 0", "85.0 (84.9 to 85.1)".
 FIGURE = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?[kMG%]?"
@@ -140,6 +141,9 @@ def complaints(root):
     for page in spoken:
         for number, what in check_glossary("\n".join(without_code(page.read_text()))):
             yield f"{page.relative_to(root)}:{number}: {what}"
+    lines = len((root / "README.md").read_text().splitlines())
+    if lines > README_LINES:
+        yield f"README.md: {lines} lines; at most {README_LINES}, so write it on a page and link that from docs/README.md"
     for page in unreachable(root):
         yield f"{page.relative_to(root)}: no link leads there from the README"
 

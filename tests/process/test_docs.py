@@ -1,4 +1,4 @@
-"""The commands, outputs and options in the documentation, and the README's example built against the installed tree.
+"""The commands, outputs and options in the documentation, and the example of docs/start.md built against the installed tree.
 
 CONTRIBUTING.md describes how a block is marked, and which files stand in for others.
 """
@@ -252,9 +252,9 @@ class Options(unittest.TestCase):
 
 
 class Recording(ProcessTest):
-    def test_the_guide_shows_what_its_script_records(self):
-        guide = (support.SOURCE / "docs" / "guide.md").read_text()
-        (shown,) = [block.text for block in blocks_of(guide, "guide.md") if block.values.get("by") == "docs/record_start.py"]
+    def test_the_page_shows_what_its_script_records(self):
+        page = (support.SOURCE / "docs" / "start.md").read_text()
+        (shown,) = [block.text for block in blocks_of(page, "start.md") if block.values.get("by") == "docs/record_start.py"]
         done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
                                "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -319,7 +319,7 @@ var   []     %s    versioned      0     -  4 B       -  0 B             1       
 
 
 class Example(ProcessTest):
-    """The README's program, built as the README describes against an installed tree that was moved from its prefix."""
+    """The program of docs/start.md, built as that page describes against an installed tree that was moved from its prefix."""
 
     @classmethod
     def setUpClass(cls):
@@ -327,8 +327,7 @@ class Example(ProcessTest):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = pathlib.Path(folder.name)
         cls.prefix = support.install(cls.folder / "root")
-        guide = (support.SOURCE / "docs" / "guide.md").read_text()
-        cls.blocks = [*blocks_of(PAGES[0].read_text(), "README.md"), *blocks_of(guide, "guide.md")]
+        cls.blocks = blocks_of((support.SOURCE / "docs" / "start.md").read_text(), "start.md")
         (cls.folder / "example.cpp").write_text(next(block.text for block in cls.blocks if block.language == "cpp"))
 
     def run_example(self, program):
@@ -337,7 +336,7 @@ class Example(ProcessTest):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("30", result.stdout)
 
-    def test_the_command_of_the_readme_builds_it(self):
+    def test_the_command_of_the_page_builds_it(self):
         command = next(block.text for block in self.blocks if block.text.startswith("g++ -std=c++20 example.cpp"))
         config = next(self.prefix.rglob("ps_shm.pc"))
         compiler = os.environ.get("CXX", "g++") + " -Wall -Wextra -Werror"

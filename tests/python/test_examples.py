@@ -23,8 +23,8 @@ def run(name, *arguments):
     return done.stdout
 
 
-def test_the_program_of_the_readme_prints_what_training_has_come_to(job):
-    (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.M | re.S)
+def test_the_program_of_the_first_steps_prints_what_training_has_come_to(job):
+    (text,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/start.md").read_text(), re.M | re.S)
     assert text.count('"example-py"') == 2
     done = subprocess.run([sys.executable, "-c", text.replace("example-py", job)], capture_output=True, text=True, timeout=PATIENCE)
     assert re.fullmatch(r"30 values, the first is [\d.e-]+ after 100 steps\n", done.stdout), done.stderr
