@@ -126,6 +126,15 @@ MUTANTS = {
             ("  if (number >= shm_.listed_at_most) lost = std::max(lost, entry.epoch.load_relaxed());\n", ""),
         ],
     },
+    "table_no_memory_unsaid": {
+        "breaks": "An eviction that finds no memory for its ring of keys says nothing of the keys that it has not listed.",
+        "rule": "table.L1",
+        "tests": ['table_dump "table dump: keys that are evicted while no memory*"'],
+        "file": "src/shm/table/table_dump.cpp",
+        "changes": [
+            ("    own.lost.store_release(epoch);  // (table.L1)\n", "    static_cast<void>(epoch);\n"),
+        ],
+    },
     "table_seal_outlives_dump": {
         "breaks": "A dump leaves a listed row as it is that is about to be evicted.",
         "rule": "table.D3",

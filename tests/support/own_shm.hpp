@@ -1,6 +1,7 @@
 // A /dev/shm of a test's own, and one that is nearly full.
 #pragma once
 
+#include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mount.h>
@@ -10,6 +11,7 @@
 #include <stdexcept>
 
 #include "shm/segment/names.hpp"
+#include "support/processes.hpp"
 
 namespace ps_shm::test {
 
@@ -17,6 +19,18 @@ namespace ps_shm::test {
 inline bool mount_own_shm(const char* size) {
   return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
          mount("none", shm::kDirectory, "tmpfs", 0, size) == 0;
+}
+
+// Runs the function, which returns 0 if all is well, in a process that has a /dev/shm of that size for itself.
+template <class Run>
+void check_in_own_shm(const char* size, Run run) {
+  constexpr int kNoMount = 77;
+  Child child([&] { return mount_own_shm(size) ? run() : kNoMount; });
+  const int code = child.join();
+  if (code == kNoMount)
+    MESSAGE("skipped: this user may not mount");
+  else
+    CHECK(code == 0);
 }
 
 // Takes all of /dev/shm except this many bytes, until it is destroyed.

@@ -23,6 +23,7 @@
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
+using test::check_in_own_shm;
 using test::Child;
 using test::JobName;
 
@@ -47,18 +48,6 @@ void write_file(const JobName& name, const std::string& content) {
   const int file = ::open(path(name.control()).c_str(), O_CREAT | O_WRONLY, 0600);
   REQUIRE(::write(file, content.data(), content.size()) == ssize_t(content.size()));
   ::close(file);
-}
-
-// Runs the function, which returns 0 if all is well, in a process that has a /dev/shm of that size for itself.
-template <class Run>
-void check_in_own_shm(const char* size, Run run) {
-  constexpr int kNoMount = 77;
-  Child child([&] { return test::mount_own_shm(size) ? run() : kNoMount; });
-  const int code = child.join();
-  if (code == kNoMount)
-    MESSAGE("skipped: this user may not mount");
-  else
-    CHECK(code == 0);
 }
 
 }  // namespace

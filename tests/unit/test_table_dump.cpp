@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
+#include "support/own_shm.hpp"
 #include "support/rule_reference.hpp"
 #include "support/table_job.hpp"
 
@@ -125,6 +126,25 @@ TEST_CASE("table dump: an unknown version, and one whose evictions are forgotten
   other.dump(0, {});
   CHECK(Changes(other, version).dump.is_full);
   CHECK_THROWS_AS(job.table.dump(0, [](const TableRow&) { throw std::runtime_error("enough"); }), std::runtime_error);
+}
+
+TEST_CASE("table dump: keys that are evicted while no memory is left for the list of them give all rows") {
+  check_in_own_shm("size=64m", [] {
+    TableJob job(spec_of(4096, 1));
+    const Keys keys = some_keys(600);
+    job.push(keys, 1.0F);
+    const std::uint64_t version = job.table.dump(0, {}).version;
+    {
+      const Filler filler(0);
+      if (job.table.evict({keys.begin(), keys.begin() + 40}) != 40) return 1;
+    }
+    if (job.table.evict({keys.begin() + 40, keys.begin() + 50}) != 10) return 2;  // these find memory
+    const Changes all(job.table, version);
+    if (!all.dump.is_full || all.rows != set_of(keys, 50, 600) || !all.evicted.empty()) return 3;
+    if (job.table.evict({keys.begin() + 50, keys.begin() + 60}) != 10) return 4;
+    const Changes some(job.table, all.dump.version);
+    return !some.dump.is_full && some.rows.empty() && some.evicted == set_of(keys, 50, 60) ? 0 : 5;
+  });
 }
 
 TEST_CASE("table dump: a copy that is kept by dumps is the table, while others push and evict") {
