@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <functional>
@@ -25,6 +26,7 @@
 #include "shm/table/census.hpp"
 #include "shm/table/table_segment.hpp"
 #include "support/folder.hpp"
+#include "support/manual_clock.hpp"
 #include "support/table_job.hpp"
 
 using namespace ps_shm;
@@ -353,6 +355,54 @@ TEST_CASE(
 }
 
 TEST_CASE(
+    "table moments: whatever others do at any moment of evict() or expire(), a row that nobody pushes is evicted "
+    "(table.E2, table.E5)") {
+  ManualClock clock(ManualClock::Sleeps::kPass);
+  TableSpec spec = spec_of(64, 1);
+  spec.ttl_seconds = 3600;
+  TableJob job(spec);
+  Worker second(quiet_options(job.config));
+  Table other = second.table(spec);
+  Keys keys = keys_of_bucket(3, 3);
+  std::ranges::sort(keys, {}, shm::order_of_row);
+  const std::uint64_t row = keys[0], between = keys[1], behind = keys[2];
+  const std::function<void()> meanwhile[] = {
+      [&] { other.push(Keys{between}, Floats{1}); },  // linked behind the row
+      [&] { other.evict(Keys{behind}); },             // unlinked there
+      [&] { other.dump(0, {}); },                     // makes a sealed row live
+      [&] {                                           // seals it, too, and dies
+        const pid_t child = fork();
+        REQUIRE(child >= 0);
+        if (child == 0) {
+          shm::g_fault_hooks.reached = [](shm::FaultPoint point) {
+            if (point == shm::FaultPoint::kRowSealed) raise(SIGKILL);
+          };
+          Worker worker(quiet_options(job.config));
+          worker.table(spec).evict(Keys{row});
+          _exit(0);
+        }
+        REQUIRE(waitpid(child, nullptr, 0) == child);
+      },
+  };
+  for (const bool expires : {false, true})
+    for (const auto& then : meanwhile) {
+      CAPTURE(expires);
+      CAPTURE(&then - meanwhile);
+      std::uint64_t access = 1;
+      for (bool goes_on = true; goes_on && access < 4000; ++access) {
+        CAPTURE(access);
+        job.table.evict(keys);
+        job.push({row, behind}, 1.0F);
+        if (expires) clock.advance(7200 * kSecond);
+        const auto evict = [&] { expires ? job.table.expire() : job.table.evict(Keys{row}); };
+        goes_on = run_with(evict, access, then);
+        REQUIRE_FALSE(job.has(row));
+      }
+      CHECK(access > 10);
+    }
+}
+
+TEST_CASE(
     "table moments: what a dead worker has pinned can be evicted, and what it was making is free, though its rank and "
     "its notes' rows are used again (table.P0, table.I7)") {
   TableSpec spec = spec_of(10'000, 2);
@@ -425,6 +475,10 @@ TEST_CASE(
       job.table.expire();
       TableNow(job.config.job, 0).check_complete();
     }
+  }
+  SUBCASE("a row that is linked, and not live yet") {
+    die(shm::FaultPoint::kRowLinked, [&](Table& table) { push(table, keys[1]); });
+    CHECK(job.table.evict({keys.data() + 1, 1}) == 1);
   }
   SUBCASE("the row that a living worker has made last") {
     die(shm::FaultPoint::kRowReady, [&](Table& table) {

@@ -536,7 +536,37 @@ MUTANTS = {
         "rule": "table.E5",
         "tests": ['table_part "table part: a row that nobody pushes*"'],
         "file": "src/shm/table/table_hand.cpp",
-        "changes": [("        lane.sealed_in_vain.push_back(one.key);\n", "        static_cast<void>(one.key);\n")],
+        "changes": [("      lane.in_vain.push_back(one.key);\n", "      static_cast<void>(one.key);\n")],
+    },
+    "table_rescued_rows_stay": {
+        "breaks": "evict() and expire() leave a row that a dump has made live, or another evictor has sealed, too.",
+        "rule": "table.E5",
+        "tests": ['interleavings "table moments: whatever others do*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("      lane.in_vain.push_back(one.key);\n",
+                     "      if (state_of(word) == RowState::kSealed && reference_of(word) != reference_of(one.word))\n"
+                     "        lane.in_vain.push_back(one.key);\n")],
+    },
+    "table_failed_seals_stay": {
+        "breaks": "evict() and expire() leave a row whose neighbour was linked before the seal.",
+        "rule": "table.E2",
+        "tests": ['interleavings "table moments: whatever others do*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("    lane.in_vain.push_back(key);\n    return false;\n", "    return false;\n")],
+    },
+    "table_new_rows_stay": {
+        "breaks": "evict() leaves a row that a dead worker has linked, and not made live.",
+        "rule": "table.I6",
+        "tests": ['interleavings "table moments: what a dead worker*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("      lane.in_vain.push_back(key);\n      continue;\n", "      continue;\n")],
+    },
+    "table_new_rows_do_not_expire": {
+        "breaks": "expire() leaves a row that a dead worker has linked, and not made live.",
+        "rule": "table.I6",
+        "tests": ['table_part "table part: a row that its dead maker*"'],
+        "file": "src/shm/table/table_hand.cpp",
+        "changes": [("make_live(at, word), lane.in_vain.push_back(key);", "make_live(at, word);")],
     },
     "table_restored_rows_evicted": {
         "breaks": "A table that begins with a checkpoint takes rows for room that it has filled.",

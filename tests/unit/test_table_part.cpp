@@ -62,13 +62,17 @@ class Part : shm::RowMaker {
   std::uint64_t expire() { return tend(part_->rows_used()); }
   // nullptr: the key has no row.
   shm::AtomicShm<std::uint32_t>* used(std::uint64_t key) {
+    shm::TableRowShm* const its = row(key);
+    return its == nullptr ? nullptr : &its->used;
+  }
+  shm::TableRowShm* row(std::uint64_t key) {
     const shm::TableShm& record = part_->record();
     for (std::uint64_t number = 0; number < part_->rows_used(); ++number) {
       auto& row = *reinterpret_cast<shm::TableRowShm*>(part_->segment().data() + record.rows_offset +
                                                        number * record.row_bytes);
       const bool is_its =
           shm::state_of(row.word.load_acquire()) == shm::RowState::kLive && row.key.load_relaxed() == key;
-      if (is_its) return &row.used;
+      if (is_its) return &row;
     }
     return nullptr;
   }
@@ -346,4 +350,15 @@ TEST_CASE("table part: a row that nobody pushes is evicted though others are mad
     CHECK(has_asked);
     CHECK(part.used(1) == nullptr);
   }
+}
+
+TEST_CASE("table part: a row that its dead maker has linked only goes when it is too old") {
+  Part part(hour_spec(64, EvictBy::kLeastRecentlyUsed));
+  BusyClock clock(1000);
+  part.push(1);
+  auto& word = part.row(1)->word;
+  word.store_release(shm::next_word(word.load_acquire(), shm::RowState::kNew, shm::reference_of(word.load_acquire())));
+  clock.advance(4 * 7200);
+  CHECK(part.expire() == 1);
+  CHECK_FALSE(part.row(1));
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of which the worst are evicted
 constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
+constexpr int kMaxRounds = 64;                   // of evict() and expire(), for rows that others change meanwhile
 constexpr std::uint32_t kExactFrequency = 16;    // from there on, uses are counted as Morris (1978) did
 
 // The age of a use at the time `now`. Another process may have noted the time of a use after this one noted `now`: such a
@@ -79,10 +80,13 @@ void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t wor
   lane.remember_free(number);
 }
 
-// (table.E2) False: the row has changed since.
+// (table.E2) False: the row has changed since, and its key is noted.
 bool TablePart::seal(TableLane& lane, std::uint64_t number, std::uint64_t word, std::uint64_t key, bool is_expired) {
   const std::uint64_t sealed = next_word(word, RowState::kSealed, reference_of(word));
-  if (!row(number).word.try_exchange_acq_rel(word, sealed)) return false;  // (table.E2)
+  if (!row(number).word.try_exchange_acq_rel(word, sealed)) {  // (table.E2)
+    lane.in_vain.push_back(key);
+    return false;
+  }
   fault_point(FaultPoint::kRowSealed);
   lane.sealed.push_back({number, sealed, key, is_expired});
   return true;
@@ -114,9 +118,7 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
     }
     const std::uint64_t dead = next_word(word, RowState::kDead, reference_of(word));
     if (!there.word.try_exchange_acq_rel(word, dead)) {  // (table.E5) THE EVICTION
-      // Another reference: the list has changed behind the row. Else it was rescued, or another lane sealed it, too.
-      if (state_of(word) == RowState::kSealed && reference_of(word) != reference_of(one.word))
-        lane.sealed_in_vain.push_back(one.key);
+      lane.in_vain.push_back(one.key);
       continue;
     }
     fault_point(FaultPoint::kRowDead);
@@ -146,7 +148,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
   }
   std::uint64_t evicted = 0;
   lane.candidates.clear();
-  lane.sealed_in_vain.clear();
+  lane.in_vain.clear();
   for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
     if (looks % kLooks == 0) note_time(lane);  // a long turn goes on while others use rows
     TableRowShm& there = row(at);
@@ -170,7 +172,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
         link_bucket(lane, bucket);
         const Position found = find(lane, bucket, order, key);
         if (found.is_found && found.current == at)
-          make_live(at, word);
+          make_live(at, word), lane.in_vain.push_back(key);  // it may be too old
         else
           recover(lane, at, word);
         break;
@@ -230,7 +232,7 @@ std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
 }
 
 std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> keys) {
-  lane.sealed_in_vain.clear();
+  lane.in_vain.clear();
   const std::uint64_t evicted = seal_and_evict(lane, keys, false);
   return evicted + repeat_in_vain(lane, false);
 }
@@ -242,7 +244,12 @@ std::uint64_t TablePart::seal_and_evict(TableLane& lane, std::span<const std::ui
     const std::uint64_t order = order_of_row(key);
     std::uint64_t word;
     const auto found = locate(lane, key, order, bucket_of(order), word);
-    if (!found || (state_of(word) != RowState::kLive && state_of(word) != RowState::kSealed)) continue;
+    if (!found) continue;
+    if (state_of(word) == RowState::kNew) {  // its maker may be dead
+      make_live(*found, word);
+      lane.in_vain.push_back(key);
+      continue;
+    }
     if (are_expired && !is_expired(lane, row(*found))) continue;
     if (seal(lane, *found, word, key, are_expired) && lane.sealed.size() == kEvictedAtOnce)
       evicted += evict_sealed(lane);
@@ -250,11 +257,12 @@ std::uint64_t TablePart::seal_and_evict(TableLane& lane, std::span<const std::ui
   return evicted + evict_sealed(lane);
 }
 
-// A seal is void if a neighbour in the list was linked or unlinked. Each round needs such a change by another lane.
+// Others may have changed a row that nobody pushes: linked or unlinked its neighbour, sealed it, too, without evicting it,
+// or made it live for a dump. Each round needs such a change in it, so there is hardly ever a second one.
 std::uint64_t TablePart::repeat_in_vain(TableLane& lane, bool are_expired) {
   std::uint64_t evicted = 0;
-  while (!lane.sealed_in_vain.empty()) {
-    const std::vector<std::uint64_t> keys = std::exchange(lane.sealed_in_vain, {});
+  for (int round = 0; !lane.in_vain.empty() && round < kMaxRounds; ++round) {
+    const std::vector<std::uint64_t> keys = std::exchange(lane.in_vain, {});
     note_time(lane);
     evicted += seal_and_evict(lane, keys, are_expired);
   }

@@ -62,7 +62,7 @@ struct TableLane {
     bool is_expired;
   };
   std::vector<Sealed> sealed;                                   // to be evicted together
-  std::vector<std::uint64_t> sealed_in_vain;                    // keys of rows behind which the list has changed
+  std::vector<std::uint64_t> in_vain;                           // keys of rows that changed before they were evicted
   std::vector<std::pair<std::uint64_t, Sealed>> candidates;     // {worth, row}
   std::vector<std::pair<std::uint64_t, std::uint32_t>> pinned;  // {pin, lane}
 };
