@@ -11,8 +11,9 @@
 //     worker.step();
 //   }
 //
-// A Worker is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
-// nothing, rank(), config() and leave() can be called, and every other call throws Error with kInvalidState.
+// A Worker is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor, leave()
+// and prefetch_rows() do nothing, rank(), is_chief() and config() can be called, and every other call throws Error with
+// kInvalidState.
 //
 // Progress guarantees in this and the other headers: a wait-free call takes a bounded number of steps of its own; a
 // lock-free call may have to repeat its work, but only because other calls have succeeded; a call that blocks says what

@@ -15,6 +15,7 @@ std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_
 Layout Variable::layout() const noexcept { return state_->layout; }
 
 std::span<const float> Variable::view() const {
+  state_->job.refuse_inherited("worker");
   if (state_->layout != Layout::kInplace)
     throw Error(fmt::format(
         "variable '{}' is versioned: its chunks move with every push; pull it, or declare it in-place", state_->name));

@@ -47,11 +47,11 @@ std::unique_ptr<VariableState> VariableState::make(shm::JobSegments& job, const 
   return std::make_unique<InplaceState>(job, directory, positions, rank, threads);
 }
 
-VariableState::VariableState(shm::JobSegments& job, const shm::Directory& directory,
+VariableState::VariableState(shm::JobSegments& of, const shm::Directory& directory,
                              const std::vector<std::uint32_t>& positions, std::uint32_t rank, std::uint32_t threads)
-    : retries_(threads), copied_(threads) {
+    : job(of), retries_(threads), copied_(threads) {
   for (const std::uint32_t position : positions) {
-    VariablePart& part = parts.emplace_back(job, directory, position);
+    VariablePart& part = parts.emplace_back(of, directory, position);
     part.first_piece = pieces;
     pieces += part.record.pieces;
   }

@@ -93,6 +93,7 @@ struct PS_SHM_HIDDEN VariableState {
   VariableState(const VariableState&) = delete;
   VariableState& operator=(const VariableState&) = delete;
 
+  const shm::JobSegments& job;
   std::string name;
   std::uint64_t elements;  // number of floats that its values occupy
   DType dtype;
@@ -193,7 +194,7 @@ struct PS_SHM_HIDDEN VariableState {
   }
 
  protected:
-  VariableState(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
+  VariableState(shm::JobSegments& of, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
                 std::uint32_t rank, std::uint32_t threads);
 
   // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), counted from piece `start`.

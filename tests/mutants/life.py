@@ -86,7 +86,7 @@ MUTANTS = {
     "child_not_refused": {
         "breaks": "A forked child may use its parent's worker, whose memory it does not have.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s object*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s object*"'],
         "file": "src/shm/segment/job_segments.hpp",
         "changes": [
             ("    if (is_inherited()) [[unlikely]]\n      fail_inherited(what);",
@@ -402,6 +402,16 @@ MUTANTS = {
         "changes": [
             ("      ::close(std::exchange(entry->descriptor, -1));",
              "      static_cast<void>(entry->descriptor);"),
+        ],
+    },
+    "fork_variable_viewed": {
+        "breaks": "A forked child gets a view of memory that it does not have.",
+        "rule": "locks.L2",
+        "tests": ['forked_handles "fork: every call of a parent\'s object*"'],
+        "file": "src/worker/variable.cpp",
+        "changes": [
+            ("  state_->job.refuse_inherited(\"worker\");\n",
+             ""),
         ],
     },
     "fork_keeps_mappings": {

@@ -14,7 +14,7 @@ MUTANTS = {
     "publication_child_not_refused": {
         "breaks": "A forked child may use its parent's publisher and generations, whose memory it does not have.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s publisher*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s publisher*"'],
         "file": "src/shm/publication/bundle.hpp",
         "changes": [
             ("    if (is_inherited()) [[unlikely]]\n      fail_inherited(what);",

@@ -34,7 +34,7 @@ MUTANTS = {
     "publisher_child_ends": {
         "breaks": "A forked child ends its parent's publication.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s publisher*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s publisher*"'],
         "file": "src/publish/publisher.cpp",
         "changes": [
             ("  if (!impl_ || impl_->bundle.is_inherited()) return;",
@@ -225,7 +225,7 @@ MUTANTS = {
     "subscriber_child_gives_back": {
         "breaks": "A forked child gives its parent's lease back.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s publisher*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s publisher*"'],
         "file": "src/publish/subscriber.cpp",
         "changes": [
             ("    if (!bundle.is_inherited()) {\n      shm::give_back",

@@ -24,7 +24,7 @@ MUTANTS = {
     "snapshot_child_gives_back": {
         "breaks": "A forked child gives its parent's snapshot back.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s object*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s object*"'],
         "file": "src/snapshot/snapshot.cpp",
         "changes": [
             ("  if (!taker.job.is_inherited()) unlock();",
@@ -209,7 +209,7 @@ MUTANTS = {
     "group_child_ends": {
         "breaks": "The destructor of a PushGroup acts in a forked child.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s object*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s object*"'],
         "file": "src/worker/pushing.cpp",
         "changes": [
             ("    if (core.job.is_inherited()) scope.abandon();\n",

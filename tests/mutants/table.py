@@ -685,7 +685,7 @@ MUTANTS = {
     "table_prefetch_in_child": {
         "breaks": "A prefetch in a forked child reads what is not mapped there.",
         "rule": "locks.L2",
-        "tests": ['forks "fork: every call of a parent\'s table*"'],
+        "tests": ['forked_handles "fork: every call of a parent\'s table*"'],
         "file": "src/worker/table.cpp",
         "changes": [("  if (state_->core.job.is_inherited()) return;  // nothing is mapped\n", "")],
     },
