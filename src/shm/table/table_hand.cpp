@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of which the worst are evicted
 constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
-constexpr int kMaxRounds = 64;                   // of evict() and expire(), for rows that others change meanwhile
+constexpr int kMaxRounds = 8;                    // of evict() and expire(), for rows that others change meanwhile
 constexpr std::uint32_t kExactFrequency = 16;    // from there on, uses are counted as Morris (1978) did
 
 // The age of a use at the time `now`. Another process may have noted the time of a use after this one noted `now`: such a
