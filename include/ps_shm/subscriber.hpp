@@ -72,7 +72,7 @@ class Generation {
   // Requires: tensor < tensor_count().
   const TensorSpec& spec(std::uint32_t tensor) const noexcept;
 
-  // The bytes of a tensor, aligned to 128 bytes and mapped read-only.
+  // The bytes of a tensor, aligned to 128 bytes and mapped read-only; none if it has no elements.
   //
   // Requires: tensor < tensor_count().
   // Throws: Error with kInvalidState in a forked child.

@@ -519,7 +519,7 @@ TEST_CASE("publication: tensors without elements are published as they are, and 
   check_newest(std::byte{7});
   CHECK(publisher.publish(write_ones) == 3);
   check_newest(std::byte{1});
-  CHECK(publisher.trim() == 4096);
+  CHECK(publisher.trim() >= 4096);
   std::optional<Publisher::Writing> nothing = publisher.begin();
   nothing->write(0, {});
   CHECK(nothing->out(2).empty());
