@@ -30,6 +30,13 @@ __device__ inline std::uint64_t mixed(std::uint64_t key) {
   return key ^ key >> 32;
 }
 
+// The job's update::KeyHash.
+__device__ inline std::uint64_t hash_of(const KeyTable& table, std::uint64_t key) {
+  key = (key ^ key >> 32) * table.first_multiplier;
+  key = (key ^ key >> 32) * table.second_multiplier;
+  return key ^ key >> 32;
+}
+
 __device__ inline const std::uint64_t* bucket_at(const KeyTable& table, const KeyPart& part, std::uint64_t bucket) {
   return static_cast<const std::uint64_t*>(address_of(part.buckets, bucket * sizeof(std::uint64_t), table.region_bits));
 }
@@ -74,7 +81,7 @@ __device__ inline KeyPlace search(const KeyTable& table, const KeyPart& part, st
     // The CPU unlinks a dead one, and finds the damage if it is free.
     if (state != kNew && state != kLive && state != kSealed) return outcome(kUndecidedRow);
     if (its_key == key) return found;
-    const std::uint64_t its_order = mixed(its_key) | 1;
+    const std::uint64_t its_order = hash_of(table, its_key) | 1;
     if (its_order > order || (its_order == order && its_key > key)) return outcome(kAbsentRow);
     previous = there, word = its_word;
   }
@@ -82,7 +89,7 @@ __device__ inline KeyPlace search(const KeyTable& table, const KeyPart& part, st
 }
 
 __device__ inline KeyPlace find(const KeyTable& table, std::uint64_t key) {
-  const std::uint64_t hash = mixed(key), order = hash | 1;
+  const std::uint64_t hash = hash_of(table, key), order = hash | 1;
   const auto number = static_cast<std::uint32_t>((hash & 0xffffffff) * table.part_count >> 32);
   const KeyPart part = table.parts[number];
   auto bucket = static_cast<std::uint32_t>(__brevll(order) & ((std::uint64_t{1} << part.bits) - 1));

@@ -59,6 +59,7 @@ struct KeyTable {
   RowValue value;
   float initial_range;    // of a key without a row
   std::uint64_t of_seed;  // what its initial values depend on beside the key
+  std::uint64_t first_multiplier, second_multiplier;  // of the job's hash of keys
   std::uint64_t row_bytes;
   float l1, l2, beta, inverse_rate;  // kFtrl, as of a RowTable
 };

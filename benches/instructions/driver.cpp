@@ -88,6 +88,7 @@ class Job {
     ps_shm::JobConfig config;
     config.job = name();
     config.mode = mode;
+    config.seed = 1;  // so that the rows of tables lie in the same places in each run
     return config;
   }
   static ps_shm::WorkerOptions options() { return {.job = name(), .rank = {}, .stop_requested = {}, .log = {}}; }

@@ -234,7 +234,9 @@ Settings<JobConfig> make_job_settings() {
       {"numa", numa(), kPlacement, kBoth,
        "NUMA node of each shard: a list such as 0,1; auto: shard k on node k, if the machine has several nodes"},
       {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "request huge pages"},
-      {"seed", whole(&J::seed, 0, kAny), Group::kData, kBoth, "random seed of initial values and data order"},
+      {"seed", whole_or_none(&J::seed, 0, kAny), Group::kData, kBoth,
+       "random seed of initial values and data order, and of the hash by which tables by key place their rows",
+       {.otherwise = "1, and a hash that nobody can foresee"}},
       {"linger", seconds(&J::linger_seconds), kRun, kBoth,
        "how long the ps keeps running after the last worker has left",
        {.unit = "s"}},
@@ -271,9 +273,12 @@ void require_single_writer(const JobConfig& config, const std::string& what) {
     throw Error(what + " needs `mode` async or ssp: in mode sync a step belongs to all workers; use layout versioned");
 }
 
+std::uint64_t seed_of(const JobConfig& config) noexcept { return config.seed.value_or(1); }
+
 JobConfig resolved(JobConfig config) {
   Optimizer& optimizer = config.optimizer;
   config.max_workers = ranks_of(config);
+  config.seed = seed_of(config);
   if (!optimizer.learning_rate) optimizer.learning_rate = default_learning_rate(optimizer.rule);
   if (!optimizer.weight_decay) optimizer.weight_decay = default_weight_decay(optimizer.rule);
   return config;

@@ -20,7 +20,10 @@ std::uint32_t ranks_of(const JobConfig& config) noexcept;
 // Throws Error, naming `what`, unless the job can have variables of Layout::kSingleWriter.
 void require_single_writer(const JobConfig& config, const std::string& what);
 
-// Fills in what is unset: max_workers, and the optimizer's learning_rate and weight_decay.
+// The seed, or its default.
+std::uint64_t seed_of(const JobConfig& config) noexcept;
+
+// Fills in what is unset: max_workers, seed, and the optimizer's learning_rate and weight_decay.
 JobConfig resolved(JobConfig config);
 
 // The number of workers that a launcher keeps, in the form of the option: N, or LO..HI.

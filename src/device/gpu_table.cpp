@@ -36,6 +36,8 @@ GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOpti
                 .value = settings.rule == UpdateRule::kFtrl ? kernels::RowValue::kFtrl : kernels::RowValue::kFirst,
                 .initial_range = state_.spec.initial_range,
                 .of_seed = shm::mixed(state_.spec.seed + 1),
+                .first_multiplier = record.key_hash[0],
+                .second_multiplier = record.key_hash[1],
                 .row_bytes = record.row_bytes,
                 .l1 = settings.l1,
                 .l2 = settings.l2,

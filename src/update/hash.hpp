@@ -1,4 +1,4 @@
-// A hash of 64 bits.
+// Hashes of 64 bits.
 #pragma once
 
 #include <cstdint>
@@ -10,5 +10,27 @@ constexpr std::uint64_t mixed(std::uint64_t key) noexcept {
   for (int i = 0; i < 2; ++i) key = (key ^ key >> 32) * 0xd6e8feb86659fd93;
   return key ^ key >> 32;
 }
+
+// The same with secret multipliers, for keys that somebody else may have chosen. It is a bijection, as the multipliers
+// are odd. The upper b bits of the hashes of any two keys are equal with a probability of at most 2 / 2^b over the second
+// multiplier (multiply-shift: Dietzfelbinger, Hagerup, Katajainen and Penttonen 1997), so nobody who does not know it can
+// choose keys that meet.
+struct KeyHash {
+  std::uint64_t first = 1, second = 1;
+
+  constexpr std::uint64_t operator()(std::uint64_t key) const noexcept {
+    key = (key ^ key >> 32) * first;
+    key = (key ^ key >> 32) * second;
+    return key ^ key >> 32;
+  }
+  // Of two words that are secret, or that a seed gives.
+  static constexpr KeyHash of(std::uint64_t one, std::uint64_t other) noexcept { return {one | 1, other | 1}; }
+  static constexpr KeyHash of_seed(std::uint64_t seed) noexcept {
+    const std::uint64_t one = mixed(mixed(seed) + 1);
+    return of(one, mixed(one + 1));
+  }
+  constexpr bool is_bijection() const noexcept { return (first & second & 1) != 0; }
+  bool operator==(const KeyHash&) const = default;
+};
 
 }  // namespace ps_shm::update

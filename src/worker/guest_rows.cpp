@@ -55,13 +55,14 @@ std::uint64_t GuestRows::row_size() const noexcept { return state_.spec.row_size
 template <class Body>
 void GuestRows::for_batches(std::span<const std::uint64_t> keys, Body&& body) {
   const auto parts = static_cast<std::uint32_t>(state_.parts.size());
+  const shm::KeyHash& hash = state_.core.job.key_hash();
   std::array<std::uint64_t, shm::kPins> some;
   std::array<std::size_t, shm::kPins> places;
   for (std::uint32_t p = 0; p < parts; ++p)
     for (std::size_t next = 0; next < keys.size();) {
       std::size_t count = 0;
       for (; next < keys.size() && count < shm::kPins; ++next)
-        if (shm::part_of(keys[next], parts) == p) some[count] = keys[next], places[count++] = next;
+        if (shm::part_of(hash, keys[next], parts) == p) some[count] = keys[next], places[count++] = next;
       shm::TablePart& part = *state_.parts[p];
       const shm::TablePart::Batch batch = part.ask(std::span(some).first(count));
       if (count != 0) body(part, state_.lanes[p].front(), batch, places);

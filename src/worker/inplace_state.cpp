@@ -15,7 +15,7 @@ InplaceState::InplaceState(shm::JobSegments& job, const shm::Directory& director
   is_bfloat16_ = dtype == DType::kBFloat16;
   rank_ = rank;
   is_scalar = elements == 1 && parts.front().inplace->is_scalar();
-  if (first.axes != 0) rows.emplace(parts, rank);
+  if (first.axes != 0) rows.emplace(parts, rank, job.key_hash());
 }
 
 void InplaceState::set_values(std::span<const float> given, float learning_rate, const FirstState& first) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/racing.hpp"
@@ -89,11 +90,11 @@ class LoaderTurn {
 
 TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& steps, const TableSpec& given,
                        const std::function<const Checkpoint&()>& begun_with)
-    : core(worker), mode(steps), spec(given), sums(given.row_size, RowSums::kUnbounded) {
+    : core(worker), mode(steps), spec(given), sums(worker.job.key_hash(), given.row_size, RowSums::kUnbounded) {
   const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
   check(spec, core.config, rule);
   settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
-  rounding = update::rounding_seed(core.config.seed, spec.name);
+  rounding = update::rounding_seed(config::seed_of(core.config), spec.name);
   const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
                             update::traits_of(rule).has_row_state()};
   const auto owner_of = [&worker](std::uint32_t lane) -> std::uint32_t {
@@ -145,7 +146,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
                    std::span(state).first(count * form.state_size()));
     own.clear(), places.clear();
     for (std::uint64_t i = 0; i < count; ++i)
-      if (shm::part_of(keys[i], record.parts) == record.part) own.push_back(keys[i]), places.push_back(i);
+      if (shm::part_of(part.hash(), keys[i], record.parts) == record.part) own.push_back(keys[i]), places.push_back(i);
     for (std::size_t at = 0; at < own.size(); at += shm::kPins) {
       const std::size_t wanted = std::min<std::size_t>(shm::kPins, own.size() - at);
       // What is full stays as it is, instead of evicting rows that were restored just before.

@@ -63,11 +63,11 @@ PS_SHM_SIMD_CLONES bool ascend(const std::uint64_t* ids, std::size_t count) noex
 
 }  // namespace
 
-RowAccess::RowAccess(std::span<const VariablePart> parts, std::uint32_t rank)
+RowAccess::RowAccess(std::span<const VariablePart> parts, std::uint32_t rank, const update::KeyHash& hash)
     : table_(table_of(parts)),
       rank_(rank),
       last_push_(table_.blocks(), 0),
-      sums_(table_.row_elements(), table_.rows()) {}
+      sums_(hash, table_.row_elements(), table_.rows()) {}
 
 std::uint64_t RowAccess::grain() const noexcept { return Threads::grain(table_.row_bytes()); }
 

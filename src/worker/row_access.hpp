@@ -27,7 +27,7 @@ class RowAccess {
   static constexpr std::uint32_t kWatched = 4;
 
   // Requires: the parts are in-place, of one variable with an axis.
-  RowAccess(std::span<const VariablePart> parts, std::uint32_t rank);
+  RowAccess(std::span<const VariablePart> parts, std::uint32_t rank, const update::KeyHash& hash);
 
   const shm::Rows& table() const noexcept { return table_; }
 

@@ -41,7 +41,7 @@ void RowSums::combine_in_places(std::span<const Id>& ids, std::span<const float>
 // often be mispredicted.
 template <class Id>
 void RowSums::combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients) {
-  constexpr std::uint64_t kMultiplier = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio: spreads neighbouring ids
+  const update::KeyHash hash = hash_;
   const std::size_t width = width_, slots = std::bit_ceil(std::max<std::size_t>(16, 2 * ids.size()));
   if (seen_.size() < slots || ++call_ == 0) {
     seen_.assign(std::max(slots, seen_.size()), 0);
@@ -53,7 +53,7 @@ void RowSums::combine_by_hash(std::span<const Id>& ids, std::span<const float>& 
   std::size_t found = 0;
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const Id id = ids[i];
-    std::uint64_t slot = id * kMultiplier >> shift, index = 0;
+    std::uint64_t slot = hash(id) >> shift, index = 0;
     bool is_new = true;
     for (;; slot = (slot + 1) & mask) {
       is_new = seen_[slot] >> 32 != call_;

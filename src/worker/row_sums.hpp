@@ -7,14 +7,17 @@
 #include <tuple>
 #include <vector>
 
+#include "update/hash.hpp"
+
 namespace ps_shm {
 
 class RowSums {
  public:
   static constexpr std::uint64_t kUnbounded = 0;  // of `rows`: ids are keys
 
-  // width: floats in a row. rows: ids are below it.
-  RowSums(std::uint64_t width, std::uint64_t rows) noexcept : width_(width), rows_(rows) {}
+  // hash: the job's. width: floats in a row. rows: ids are below it.
+  RowSums(const update::KeyHash& hash, std::uint64_t width, std::uint64_t rows) noexcept
+      : hash_(hash), width_(width), rows_(rows) {}
 
   // Sums the gradients of repeated ids in the order in which they occur. Afterwards each id occurs once, and the spans
   // point into buffers of this object. Returns whether the ids are now ascending; else they are in the order of first
@@ -30,6 +33,7 @@ class RowSums {
   template <class Id>
   void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
 
+  update::KeyHash hash_;
   std::uint64_t width_, rows_;
   // A hash table of {call : 32, index among the unique ids : 32}, or one place for each row; and the results.
   std::vector<std::uint64_t> seen_, touched_;

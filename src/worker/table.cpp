@@ -72,13 +72,14 @@ void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t 
   if (is_divided) {  // sorts by part; keys of one part stay in order
     const auto count = static_cast<std::uint32_t>(parts.size());
     begins.assign(count + 1, 0);
-    for (const std::uint64_t key : keys) ++begins[shm::part_of(key, count) + 1];
+    const shm::KeyHash& hash = core.job.key_hash();
+    for (const std::uint64_t key : keys) ++begins[shm::part_of(hash, key, count) + 1];
     std::partial_sum(begins.begin(), begins.end(), begins.begin());
     by_part.resize(keys.size());
     places.resize(keys.size());
     std::vector<std::size_t> next(begins.begin(), begins.end() - 1);
     for (std::size_t i = 0; i < keys.size(); ++i) {
-      const std::size_t at = next[shm::part_of(keys[i], count)]++;
+      const std::size_t at = next[shm::part_of(hash, keys[i], count)]++;
       by_part[at] = keys[i], places[at] = i;
     }
   }
@@ -308,8 +309,9 @@ void Table::prefetch(std::span<const std::uint64_t> keys) const noexcept {
       fetch(*state_->parts.front(), some);
       continue;
     }
+    const auto parts = static_cast<std::uint32_t>(state_->parts.size());
     for (const std::uint64_t& key : some)
-      fetch(*state_->parts[shm::part_of(key, static_cast<std::uint32_t>(state_->parts.size()))], {&key, 1});
+      fetch(*state_->parts[shm::part_of(state_->core.job.key_hash(), key, parts)], {&key, 1});
   }
 }
 

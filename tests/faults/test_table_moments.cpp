@@ -112,7 +112,7 @@ class PushedTo {
 Keys keys_of_bucket(std::uint64_t bucket, std::size_t count) {
   Keys keys;
   for (std::uint64_t key = 1; keys.size() < count; ++key)
-    if ((shm::reversed(shm::order_of_row(key)) & 511) == bucket) keys.push_back(key);
+    if ((shm::reversed(order_of(key)) & 511) == bucket) keys.push_back(key);
   return keys;
 }
 

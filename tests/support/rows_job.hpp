@@ -13,9 +13,13 @@
 
 namespace ps_shm::test {
 
+// The seed says where the rows of a table by key lie: the same in each run of a test.
+inline constexpr std::uint64_t kRowSeed = 1;
+
 inline JobConfig row_config(UpdateRule rule) {
   JobConfig config;
   config.job = unique_job_name();
+  config.seed = kRowSeed;
   config.layout = Layout::kInplace;
   config.optimizer.rule = rule;
   config.optimizer.learning_rate = 0.1F;

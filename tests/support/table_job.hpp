@@ -10,12 +10,16 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "shm/segment/table_layout.hpp"
 #include "support/rows_job.hpp"
 
 namespace ps_shm::test {
 
 using Keys = std::vector<std::uint64_t>;
 using Floats = std::vector<float>;
+
+// Where the list of a table has the key's row, in a job with the settings of row_config().
+inline std::uint64_t order_of(std::uint64_t key) { return shm::order_of_row(shm::KeyHash::of_seed(kRowSeed), key); }
 
 // A job, and a worker of it with a table.
 struct TableJob {

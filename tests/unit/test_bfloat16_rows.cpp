@@ -99,7 +99,7 @@ TEST_CASE("rows of bfloat16: every rule follows its float32 form with rounding, 
       config.seed = 7;
       HalfJob job(config, {kRows, width});
       const std::uint64_t rows_of_block = job.block_elements() / width;
-      const std::uint64_t seed = update::rounding_seed(config.seed, "v");
+      const std::uint64_t seed = update::rounding_seed(*config.seed, "v");
       BFloat16Reference reference(config.optimizer, 1, width, kRate);
       const Floats first = first_values(kRows * width);
       for (std::uint32_t row = 0; row < kRows; ++row) reference.begin(row, first.data() + row * width);
@@ -156,7 +156,7 @@ TEST_CASE("rows of bfloat16: a row that is longer than a block, whose blocks beg
     CAPTURE(std::string(to_string(rule)));
     const JobConfig config = row_config(rule);
     HalfJob job(config, {kRows, kWidth});
-    const std::uint64_t block_elements = job.block_elements(), seed = update::rounding_seed(config.seed, "v");
+    const std::uint64_t block_elements = job.block_elements(), seed = update::rounding_seed(*config.seed, "v");
     REQUIRE(block_elements < kWidth);
     BFloat16Reference reference(config.optimizer, 1, 1, kRate);  // of rows of one element
     const Floats first = first_values(kRows * kWidth);

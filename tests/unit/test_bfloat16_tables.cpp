@@ -45,7 +45,7 @@ struct ReferenceTable {
 
   ReferenceTable(const JobConfig& config, const TableSpec& spec)
       : rows(config.optimizer, spec.regularize, spec.row_size, kRate),
-        seed(update::rounding_seed(config.seed, spec.name)) {}
+        seed(update::rounding_seed(*config.seed, spec.name)) {}
 
   void push(std::uint64_t key, const float* gradient) {
     rows.push(key, gradient, update::rounding_key(update::mixed(seed ^ key), pushes[key]++));

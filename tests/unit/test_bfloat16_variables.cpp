@@ -75,7 +75,7 @@ struct Reference {
       : settings(update::settings_of(config.optimizer, config.optimizer.rule, 1)),
         count(elements),
         arrays(1 + update::slots_per_element(settings)),
-        seed(update::rounding_seed(config.seed, "v")),
+        seed(update::rounding_seed(*config.seed, "v")),
         now(arrays * count),
         next(arrays * count) {
     for (std::size_t i = 0; i < count; ++i) now[i] = value_of(first_bits(i));

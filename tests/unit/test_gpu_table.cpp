@@ -17,6 +17,7 @@ using test::FakeGpu;
 using test::Floats;
 using test::Keys;
 using test::TableJob;
+using test::order_of;
 using test::TableOnGpu;
 
 namespace {
@@ -28,8 +29,6 @@ TableSpec small_spec() {
   spec.initial_range = 0;
   return spec;
 }
-
-std::uint64_t order_of(std::uint64_t key) { return shm::order_of_row(key); }
 
 // Keys of one bucket of a new table, in the order of its list.
 Keys keys_of_one_bucket(std::size_t count) {

@@ -82,7 +82,7 @@ TEST_CASE("a job with one worker computes the same bits as the loop without a se
         const std::vector<float> in_job = train_in_job(config, *model, data, part, options);
         CHECK(in_job == alone.table);
         std::vector<float> first(in_job.size());
-        model->initialize(config.seed, 0, first);
+        model->initialize(*config.seed, 0, first);
         CHECK(in_job != first);
       }
 }

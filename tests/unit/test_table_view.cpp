@@ -256,12 +256,13 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
   TableRows rows = view.count_rows("items");
   CHECK(!rows.has_living_workers);
   CHECK(rows.faults.empty());
-  // Leads past a bucket, to the row behind it.
+  // Leads past a bucket, to the only row behind it.
   for (std::uint64_t number = 0; number < 2000; ++number) {
     const std::uint64_t word = table.row(number).word.load_acquire(), next = shm::reference_of(word);
     if ((next & shm::kBucketKind) == 0 || shm::state_of(word) != shm::RowState::kLive) continue;
     const std::uint64_t behind = shm::reference_of(table.bucket(next & 0xffffffff).load_acquire());
     if (behind >= shm::kEndOfList) continue;
+    if ((table.row(behind).word.load_acquire() & shm::kBucketKind) == 0) continue;
     change(table.row(number).word, shm::RowState::kLive, behind);
     break;
   }

@@ -52,7 +52,7 @@ int train_alone(const WorkerSettings& settings) {
   const train::DataSplit data = tools::load_dense_data(training);
   const auto model = train::make_model(training.model, data.train.features, data.train.classes);
   JobConfig config = settings.alone;
-  config.seed = settings.seed.value_or(config.seed);
+  if (settings.seed) config.seed = settings.seed;
   train::TrainOptions options = train_options(settings, "standalone", *model);
   tools::complete_job(data.train.count, options.batch != 0 ? options.batch : train::default_batch(data.train), training,
                       config);

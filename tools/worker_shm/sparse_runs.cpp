@@ -48,7 +48,7 @@ int train_sparse_alone(const WorkerSettings& settings) {
   const TrainingSettings& training = settings.training;
   const SparseSetup setup(training, true);
   JobConfig config = settings.alone;
-  config.seed = settings.seed.value_or(config.seed);
+  if (settings.seed) config.seed = settings.seed;
   complete_job(setup.examples(), setup.batch(), training, config);
   train::SparseTrainOptions options = train_options(settings, setup, "standalone");
   const LocalCheckpoints checkpoints(settings, {&setup.model().table(), 1}, config, options);

@@ -74,7 +74,7 @@ update::Settings settings_of(const JobConfig& config, const VariableShm& record)
       config.optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
       array_dtype(record), std::bit_cast<float>(record.rate_scale));
   if (static_cast<DType>(record.dtype) == DType::kBFloat16)
-    settings.rounding = update::rounding_seed(config.seed, text_of(record.name));
+    settings.rounding = update::rounding_seed(config::seed_of(config), text_of(record.name));
   return settings;
 }
 

@@ -19,12 +19,19 @@
 namespace ps_shm::shm {
 namespace {
 
-std::uint64_t new_instance() {
-  std::uint64_t instance = 0;
-  if (getrandom(&instance, sizeof instance, GRND_NONBLOCK) != sizeof instance)
-    instance = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) ^
-               (static_cast<std::uint64_t>(getpid()) << 40);
-  return instance | 1;  // never 0
+std::uint64_t random_word() {
+  std::uint64_t word = 0;
+  if (getrandom(&word, sizeof word, GRND_NONBLOCK) != sizeof word)  // early while the machine boots
+    word = static_cast<std::uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) ^
+           (static_cast<std::uint64_t>(getpid()) << 40);
+  return word;
+}
+
+// A job with a seed is reproducible: the seed decides where its tables' rows are, too.
+update::KeyHash new_key_hash(const JobConfig& config) {
+  if (config.seed) return update::KeyHash::of_seed(*config.seed);
+  const std::uint64_t one = random_word();
+  return update::KeyHash::of(one, random_word());
 }
 
 void write_settings(SettingsShm& out, const JobConfig& config) {
@@ -108,6 +115,7 @@ void check_settings(const JobSegments& job) {
               job.control().mapped_bytes() == control_bytes(config.max_workers, kMaxVariables),
           "its size does not match its worker table and records");
   require(config == config::resolved(config), "its settings are incomplete");
+  require(job.key_hash().is_bijection(), "two keys of its tables could have one hash");
   try {
     check(config);
   } catch (const Error& error) {
@@ -219,7 +227,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   JobSegments job;
   job.job_ = config.job;
   const std::uint32_t ranks = config::ranks_of(config);
-  const std::uint64_t instance = new_instance();
+  const std::uint64_t instance = random_word() | 1;  // never 0
   const Sharing sharing = shared_with_group(config.group);
   job.trust_ = {.group = sharing.group};
   job.control_ = Segment::create(SegmentKind::kControl, 0, config.job, instance, control_bytes(ranks),
@@ -227,6 +235,8 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   job.control_.raise_descriptor();
   write_settings(job.settings(), config::resolved(config));
   job.config_ = read_settings(job.settings(), config.job);
+  job.key_hash_ = new_key_hash(config);
+  job.state().key_hash[0] = job.key_hash_.first, job.state().key_hash[1] = job.key_hash_.second;
   write_live(job.state().live[0], config::live_of(job.config()),
              traits_of(job.config().mode).has_staleness_bound ? 1 : 0);
   job.state().task_pids[0].store_relaxed(static_cast<std::uint32_t>(getpid()));  // relaxed: names.N6 publishes it
@@ -360,6 +370,8 @@ std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, 
   } catch (const Error& error) {
     fail_damaged(control_name(job), fmt::format("its settings cannot be read ({})", error.what()));
   }
+  const auto& key_hash = attached.state().key_hash;
+  attached.key_hash_ = {.first = read_once(key_hash[0]), .second = read_once(key_hash[1])};
   check_settings(attached);
   attached.shards_.resize(attached.config().tasks);
   for (std::uint32_t number = 0; number < attached.config().tasks; ++number) attached.try_map_shard(number);

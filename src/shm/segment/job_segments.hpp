@@ -13,6 +13,7 @@
 #include "shm/segment/layout.hpp"
 #include "shm/segment/liveness.hpp"
 #include "shm/segment/segment.hpp"
+#include "update/hash.hpp"
 
 namespace ps_shm::shm {
 
@@ -78,6 +79,9 @@ class JobSegments {
   }
   const std::string& job() const noexcept { return job_; }
   std::uint64_t instance() const noexcept { return control_.header().instance; }
+
+  // Of its tables' keys, and of others that its users may have chosen. It is the same in all of its processes.
+  const update::KeyHash& key_hash() const noexcept { return key_hash_; }
 
   // The resolved settings, read from the segment once, so that they stay as they were checked. The group is not
   // stored.
@@ -155,6 +159,7 @@ class JobSegments {
   Segment control_;
   Trust trust_;
   JobConfig config_;
+  update::KeyHash key_hash_;
   std::vector<Segment> shards_;
   std::vector<std::string> tables_seen_;
 };

@@ -105,7 +105,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 19;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 20;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -213,7 +213,8 @@ struct alignas(kWriterLine) JobStateShm {
   LiveShm live[kLiveRecords];
   AtomicShm<std::uint32_t> task_pids[kMaxShards];  // of the processes that hold the task bytes
   SnapshotPointShm snapshot_point;
-  std::uint8_t reserved[384];
+  std::uint64_t key_hash[2];  // the multipliers of the job's update::KeyHash; nobody is shown them
+  std::uint8_t reserved[368];
 };
 
 // One event of a ring (events.hpp).

@@ -83,7 +83,8 @@ struct LayoutFields<JobStateShm> {
       PS_SHM_FIELD(barriers), PS_SHM_FIELD(activity),     PS_SHM_FIELD(ended),          PS_SHM_FIELD(keep),
       PS_SHM_FIELD(servers),  PS_SHM_FIELD(live_version), PS_SHM_FIELD(short_quorum),   PS_SHM_FIELD(pad1),
       PS_SHM_FIELD(clocks),   PS_SHM_FIELD(pad2),         PS_SHM_FIELD(event_tickets),  PS_SHM_FIELD(pad3),
-      PS_SHM_FIELD(live),     PS_SHM_FIELD(task_pids),    PS_SHM_FIELD(snapshot_point), PS_SHM_FIELD(reserved)};
+      PS_SHM_FIELD(live),     PS_SHM_FIELD(task_pids),    PS_SHM_FIELD(snapshot_point), PS_SHM_FIELD(key_hash),
+      PS_SHM_FIELD(reserved)};
 };
 
 template <>
@@ -223,7 +224,8 @@ struct LayoutFields<TableShm> {
                                         PS_SHM_FIELD(touch_on_pull),  PS_SHM_FIELD(initial_range),
                                         PS_SHM_FIELD(dtype),          PS_SHM_FIELD(ttl_ns),
                                         PS_SHM_FIELD(seed),           PS_SHM_FIELD(listed_at_most),
-                                        PS_SHM_FIELD(evicted_offset), PS_SHM_FIELD(pad1),
+                                        PS_SHM_FIELD(evicted_offset), PS_SHM_FIELD(key_hash),
+                                        PS_SHM_FIELD(pad1),
                                         PS_SHM_FIELD(bits),           PS_SHM_FIELD(lanes_used),
                                         PS_SHM_FIELD(dump_epoch),     PS_SHM_FIELD(pad2),
                                         PS_SHM_FIELD(rows_next),      PS_SHM_FIELD(rows_backed),

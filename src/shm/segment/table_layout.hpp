@@ -21,8 +21,8 @@
 // A row: | TableRowShm 32 B | elements with their state beside them, as in-place rows have them (layout.hpp) |
 // The numbers of a table of bfloat16 take half of that, but for a row's own state (inplace_bfloat16.hpp).
 //
-// All rows and buckets form one list, sorted by a hash of the key: a split-ordered list (Shalev and Shavit 2006) on the
-// list of Michael (2002). A bucket is only a way into it. The word of a row says whose the row is.
+// All rows and buckets form one list, sorted by the job's hash of the key: a split-ordered list (Shalev and Shavit 2006)
+// on the list of Michael (2002). A bucket is only a way into it. The word of a row says whose the row is.
 #pragma once
 
 #include <cstddef>
@@ -57,6 +57,7 @@ constexpr std::uint64_t next_word(std::uint64_t word, RowState state, std::uint6
   return ((word >> 36) + 1) << 36 | static_cast<std::uint64_t>(state) << 33 | reference;
 }
 
+using update::KeyHash;
 using update::mixed;
 constexpr std::uint64_t reversed(std::uint64_t bits) noexcept {
   bits = __builtin_bswap64(bits);
@@ -66,7 +67,7 @@ constexpr std::uint64_t reversed(std::uint64_t bits) noexcept {
 }
 // The order of the list: of rows, in which keys settle what is equal, and of buckets, each of which precedes the rows
 // whose hashes begin with its bits, the lowest one first.
-constexpr std::uint64_t order_of_row(std::uint64_t key) noexcept { return mixed(key) | 1; }
+constexpr std::uint64_t order_of_row(const KeyHash& hash, std::uint64_t key) noexcept { return hash(key) | 1; }
 constexpr std::uint64_t order_of_bucket(std::uint64_t bucket) noexcept { return reversed(bucket); }
 
 struct TableRowShm {
@@ -134,7 +135,8 @@ struct alignas(kWriterLine) TableShm {
   std::uint32_t admit_after, when_full, evict_by, touch_on_pull, initial_range, dtype;
   std::uint64_t ttl_ns, seed;
   std::uint64_t listed_at_most, evicted_offset;  // of each lane; all rings of EvictedShm follow each other
-  std::uint8_t pad1[88];
+  std::uint64_t key_hash[2];                     // as JobStateShm has it
+  std::uint8_t pad1[72];
   AtomicShm<std::uint32_t> bits;        // log2 of the buckets in use: a hint, any smaller number works, too (table.G4)
   AtomicShm<std::uint32_t> lanes_used;  // lanes below it may have pins (table.P0)
   AtomicShm<std::uint32_t> dump_epoch;  // 1, and one more with each dump (table.D1)
@@ -146,6 +148,10 @@ struct alignas(kWriterLine) TableShm {
   AtomicShm<std::uint64_t> hand;  // the clock's hand: the next row that is looked at
   std::uint8_t pad4[120];
 };
+
+constexpr KeyHash key_hash_of(const TableShm& table) noexcept {
+  return {.first = table.key_hash[0], .second = table.key_hash[1]};
+}
 
 inline constexpr std::size_t kTableOffset = 512;
 inline constexpr std::size_t kLanesOffset = kTableOffset + sizeof(TableShm);

@@ -22,6 +22,7 @@ class CensusTaker {
       : checked_(checked),
         request_(request),
         shm_(*reinterpret_cast<const TableShm*>(segment.data() + kTableOffset)),
+        hash_(key_hash_of(checked)),
         buckets_(reinterpret_cast<const AtomicShm<std::uint64_t>*>(segment.data() + checked.buckets_offset)),
         rows_(segment.data() + checked.rows_offset),
         bucket_count_(std::uint64_t{1} << std::min<std::uint64_t>(shm_.bits.hint(), checked.max_bits)) {
@@ -98,7 +99,7 @@ class CensusTaker {
       const std::uint64_t key = is_of_bucket ? 0 : row(index).key.load_relaxed();  // (table.F1)
       fence_acquire();                                                             // (table.F1)
       if (kept->load_relaxed() != kept_word) return found;                         // (table.F2)
-      const Place here{is_of_bucket ? order_of_bucket(index) : order_of_row(key), key};
+      const Place here{is_of_bucket ? order_of_bucket(index) : order_of_row(hash_, key), key};
       if (!(before < here))
         return fail(is_of_bucket ? fmt::format("bucket {} is not in order", index)
                                  : fmt::format("row {} of key {} is not in order", index, key));
@@ -148,7 +149,7 @@ class CensusTaker {
       const std::uint64_t word = row(number).word.load_acquire();  // (table.R1)
       if (!has_key(word)) return false;
       const std::uint64_t key = row(number).key.load_relaxed();
-      const Place here{order_of_row(key), key};
+      const Place here{order_of_row(hash_, key), key};
       std::uint64_t bucket = reversed(here.order) & (bucket_count_ - 1);
       while (bucket != 0 && state_of(buckets_[bucket].load_acquire()) != RowState::kLive)  // (table.G1)
         bucket &= ~std::bit_floor(bucket);
@@ -213,6 +214,7 @@ class CensusTaker {
   const TableShm& checked_;
   const CensusRequest request_;
   const TableShm& shm_;
+  const KeyHash hash_;
   const AtomicShm<std::uint64_t>* buckets_;
   const std::byte* rows_;
   std::uint64_t bucket_count_;

@@ -72,7 +72,7 @@ bool TablePart::read_list(std::uint32_t lane, std::uint32_t since, std::vector<s
 // (table.D3) Whether the key has a row. If so, the eviction that was listed comes to nothing, or another one made the row
 // since: it belongs to the dump from `since`.
 bool TablePart::is_back(TableLane& lane, std::uint64_t key, std::uint32_t since) {
-  const std::uint64_t order = order_of_row(key);
+  const std::uint64_t order = order_of(key);
   for (;;) {
     std::uint64_t word = 0;
     const std::optional<std::uint64_t> found = locate(lane, key, order, bucket_of(order), word);

@@ -125,7 +125,7 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
     ++evicted;
     count(lane, TableCounter::kEvicted);
     if (one.is_expired) count(lane, TableCounter::kExpired);
-    const std::uint64_t order = order_of_row(one.key);
+    const std::uint64_t order = order_of(one.key);
     const std::uint32_t bucket = bucket_of(order);
     link_bucket(lane, bucket);
     static_cast<void>(find(lane, bucket, order, one.key));  // (table.E6)
@@ -167,7 +167,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
       }
       case RowState::kNew: {
         if (is_being_made(at)) break;
-        const std::uint64_t order = order_of_row(key);
+        const std::uint64_t order = order_of(key);
         const std::uint32_t bucket = bucket_of(order);
         link_bucket(lane, bucket);
         const Position found = find(lane, bucket, order, key);
@@ -180,7 +180,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
       case RowState::kDead: {                          // its evictor has died, or is about to go on
         fence_acquire();                               // (table.F1)
         if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
-        const std::uint64_t order = order_of_row(key);
+        const std::uint64_t order = order_of(key);
         const std::uint32_t bucket = bucket_of(order);
         link_bucket(lane, bucket);
         static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
@@ -241,7 +241,7 @@ std::uint64_t TablePart::evict(TableLane& lane, std::span<const std::uint64_t> k
 std::uint64_t TablePart::seal_and_evict(TableLane& lane, std::span<const std::uint64_t> keys, bool are_expired) {
   std::uint64_t evicted = 0;
   for (const std::uint64_t key : keys) {
-    const std::uint64_t order = order_of_row(key);
+    const std::uint64_t order = order_of(key);
     std::uint64_t word;
     const auto found = locate(lane, key, order, bucket_of(order), word);
     if (!found) continue;

@@ -8,7 +8,6 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/table_spec.hpp"
-#include "shm/base/clock.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/segment/damage.hpp"
 #include "update/call.hpp"
@@ -35,6 +34,7 @@ constexpr bool may_be_linked(std::uint64_t word) noexcept {
 TablePart::TablePart(Segment&& segment, std::function<std::uint32_t(std::uint32_t)> owner_of)
     : segment_(std::move(segment)),
       shm_(*reinterpret_cast<TableShm*>(segment_.data() + kTableOffset)),
+      hash_(key_hash_of(shm_)),
       lanes_(reinterpret_cast<TableLaneShm*>(segment_.data() + kLanesOffset)),
       sightings_(reinterpret_cast<AtomicShm<std::uint8_t>*>(segment_.data() + shm_.sightings_offset)),
       buckets_(reinterpret_cast<AtomicShm<std::uint64_t>*>(segment_.data() + shm_.buckets_offset)),
@@ -52,7 +52,7 @@ TableLane TablePart::begin(std::uint32_t number) {
   lane.shared = &lanes_[number];
   lane.number = number;
   lane.owner = owner_of_(number);
-  lane.random = mixed(now_ns() + number);
+  lane.random = hash_(std::uint64_t{lane.owner} << 32 | number);  // the same again in a job with the same seed
   lane.new_row.assign(shm_.row_floats, 0.0F);
   // (table.P0) What a dead owner of the lane has left ends here, behind its data. Evictors look at the lane from now on.
   for (AtomicShm<std::uint64_t>& pin : lane.shared->pins) pin.store_release(0);  // (table.P0) pairs with table.D2
@@ -91,7 +91,7 @@ TablePart::Batch TablePart::ask(std::span<const std::uint64_t> keys) const noexc
   batch.keys = keys;
   batch.open = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
-    batch.orders[i] = order_of_row(keys[i]);
+    batch.orders[i] = order_of(keys[i]);
     batch.buckets[i] = bucket_of(batch.orders[i]);
     batch.rows[i] = kNoRow;
     __builtin_prefetch(&buckets_[batch.buckets[i]]);
@@ -155,7 +155,7 @@ std::optional<std::uint64_t> TablePart::walk(std::uint32_t bucket, std::uint64_t
       const bool is_its = state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed;
       return is_its ? std::optional<std::uint64_t>(index_of(reference)) : std::nullopt;
     }
-    if (order_of_row(its_key) > order) return std::nullopt;
+    if (order_of(its_key) > order) return std::nullopt;
   }
   return std::nullopt;
 }
@@ -201,7 +201,7 @@ TablePart::Position TablePart::find(TableLane& lane, std::uint32_t bucket, std::
         current = &there.word;
         at.current_word = current->load_acquire();  // (table.F1) pairs with table.I5, table.E5, table.E6
         its_key = there.key.load_relaxed();         // (table.F1)
-        its_order = order_of_row(its_key);
+        its_order = order_of(its_key);
       }
       fence_acquire();                                             // (table.F1)
       if (at.previous->load_relaxed() != at.previous_word) break;  // (table.F2) it was linked, so its key stands

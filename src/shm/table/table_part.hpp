@@ -89,6 +89,7 @@ class TablePart {
   TablePart(Segment&& segment, std::function<std::uint32_t(std::uint32_t)> owner_of);
 
   const TableShm& record() const noexcept { return shm_; }
+  const KeyHash& hash() const noexcept { return hash_; }
   Segment& segment() noexcept { return segment_; }
   const Segment& segment() const noexcept { return segment_; }
 
@@ -206,6 +207,7 @@ class TablePart {
     return *reinterpret_cast<TableRowShm*>(rows_ + number * row_bytes_);
   }
   float* elements(std::uint64_t number) const noexcept { return reinterpret_cast<float*>(&row(number) + 1); }
+  std::uint64_t order_of(std::uint64_t key) const noexcept { return order_of_row(hash_, key); }
   std::uint32_t bucket_of(std::uint64_t order) const noexcept;
   bool leads_to_row(std::uint64_t reference) const noexcept;
   void lead(Batch& batch, std::size_t i, std::uint64_t reference, bool to_write) const noexcept;
@@ -250,6 +252,7 @@ class TablePart {
 
   Segment segment_;
   TableShm& shm_;
+  KeyHash hash_;
   TableLaneShm* lanes_;
   AtomicShm<std::uint8_t>* sightings_;
   AtomicShm<std::uint64_t>* buckets_;

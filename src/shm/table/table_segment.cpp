@@ -61,6 +61,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.initial_range = std::bit_cast<std::uint32_t>(spec.initial_range);
   table.ttl_ns = static_cast<std::uint64_t>(std::llround(spec.ttl_seconds * 1e9));
   table.seed = spec.seed;
+  table.key_hash[0] = job.key_hash().first, table.key_hash[1] = job.key_hash().second;
   place(table);
 }
 
@@ -171,7 +172,7 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
       there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
       there.when_full < 1 || there.when_full > 2 || there.evict_by < 1 || there.evict_by > 3 ||
-      std::memchr(there.name, 0, sizeof there.name) == nullptr)
+      key_hash_of(there) != job.key_hash() || std::memchr(there.name, 0, sizeof there.name) == nullptr)
     return false;
   TableShm placed = {};
   std::memcpy(static_cast<void*>(&placed), &there, kDescribed);

@@ -53,8 +53,8 @@ inline std::uint32_t parts_of_tables(const JobConfig& config) noexcept {
 }
 
 // Which part of a table a key belongs to. Rows lie in the order of the upper bits.
-inline std::uint32_t part_of(std::uint64_t key, std::uint32_t parts) noexcept {
-  return static_cast<std::uint32_t>((mixed(key) & 0xffffffff) * parts >> 32);
+inline std::uint32_t part_of(const KeyHash& hash, std::uint64_t key, std::uint32_t parts) noexcept {
+  return static_cast<std::uint32_t>((hash(key) & 0xffffffff) * parts >> 32);
 }
 
 }  // namespace ps_shm::shm

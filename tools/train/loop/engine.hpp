@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "config/job_settings.hpp"
 #include "ps_shm/variable.hpp"
 #include "ps_shm/worker.hpp"
 #include "train/data/dataset.hpp"
@@ -63,7 +64,7 @@ struct EngineParts {
   const TrainOptions& options;
 
   std::size_t batch() const { return options.batch != 0 ? options.batch : default_batch(data); }
-  std::uint64_t seed() const { return options.seed.value_or(worker.config().seed); }
+  std::uint64_t seed() const { return options.seed.value_or(config::seed_of(worker.config())); }
   std::uint64_t push_every() const { return options.push_every > 1 ? options.push_every : 1; }
   // A rule that sums would add raw gradients.
   bool has_local_steps() const { return push_every() > 1 || update::traits_of(worker.config().optimizer.rule).is_sum; }

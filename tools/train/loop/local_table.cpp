@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "config/job_settings.hpp"
+
 namespace ps_shm::train {
 
 LocalTable::LocalTable(const JobConfig& config, const SparseModel& model, const TrainHooks& hooks)
@@ -19,7 +21,7 @@ LocalTable::LocalTable(const JobConfig& config, const SparseModel& model, const 
   std::vector<float> first(elements);
   const std::string& name = model.table().name;
   if (!hooks.read_checkpoint(name, "", first)) {
-    model.initialize(config.seed, 0, first);
+    model.initialize(config::seed_of(config), 0, first);
     hooks.replace_first(name, first);
   }
   memory_.resize(elements * floats_);

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
@@ -111,7 +112,7 @@ SparseResult train_rows(Worker& worker, SparseModel& model, const SparseData& da
   const JobConfig& config = worker.config();
   hooks::NanGuard guard = options.nan_guard(fmt::format("worker {}", worker.rank()), &worker);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
-  SparseStream stream(data, part, options.seed.value_or(config.seed), worker.rank());
+  SparseStream stream(data, part, options.seed.value_or(config::seed_of(config)), worker.rank());
   stream.skip(worker.examples_before());
   std::unique_ptr<GpuExamples> on_gpu;
   std::optional<ExampleSteps> on_cpu;
@@ -122,7 +123,7 @@ SparseResult train_rows(Worker& worker, SparseModel& model, const SparseData& da
     on_cpu.emplace(model, stream, decay, guard, options.batch, options.combine);
 
   SparseResult totals;
-  Straggler straggler(options.delay, config.seed, worker.rank());
+  Straggler straggler(options.delay, config::seed_of(config), worker.rank());
   TrainLog log(options, options.batch);
   const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
   std::uint64_t steps = 0, global_steps = worker.global_step();
@@ -178,7 +179,7 @@ SparseResult train_sparse(Worker& worker, SparseModel& model, const SparseData& 
   check_no_other_kind(worker, spec.name, false);
   const Variable variable = worker.variable(spec, [&](std::span<float> out) {
     update::fill_values(out, spec.element_count(), spec.dtype, [&](std::span<float> values) {
-      model.initialize(config.seed, 0, values);
+      model.initialize(config::seed_of(config), 0, values);
       options.replace_first(spec.name, values);
     });
   });
@@ -201,7 +202,7 @@ SparseResult train_keyed(Worker& worker, SparseModel& model, const SparseData& d
   spec.evict_by = rows.evict_by.value_or(spec.evict_by);
   spec.ttl_seconds = rows.ttl_seconds;
   spec.initial_range = model.initial_range();
-  spec.seed = config.seed;
+  spec.seed = config::seed_of(config);
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;
   check_no_other_kind(worker, spec.name, true);
   Table keyed = worker.table(spec);
@@ -225,7 +226,7 @@ SparseAloneResult train_sparse_alone(const JobConfig& config, SparseModel& model
   hooks::NanGuard guard = options.nan_guard("standalone", nullptr);
   LocalTable table(config, model, options);
   const RowDecay decay(decay_of(config.optimizer, options), data, part, model.table().shape[0]);
-  const std::uint64_t seed = options.seed.value_or(config.seed);
+  const std::uint64_t seed = options.seed.value_or(config::seed_of(config));
   SparseStream stream(data, part, seed, 0);
   stream.skip(options.examples_before());
   ExampleSteps examples(model, stream, decay, guard, options.batch, options.combine);

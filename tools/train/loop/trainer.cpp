@@ -8,6 +8,7 @@
 #include <new>
 #include <numeric>
 
+#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/data/batch_stream.hpp"
@@ -40,7 +41,7 @@ std::vector<Variable> declare(Worker& worker, const Model& model, const TrainOpt
   }
   return worker.variables(specs, [&](std::size_t i, std::span<float> out) {
     update::fill_values(out, specs[i].element_count(), options.dtype, [&](std::span<float> values) {
-      model.initialize(i, worker.config().seed, values);
+      model.initialize(i, config::seed_of(worker.config()), values);
       options.replace_first(specs[i].name, values);
     });
   });
@@ -60,7 +61,7 @@ class LocalVariables {
       const std::span<float> values(one.now.data(), spec.count());
       one.spec = &spec;
       if (!hooks.read_checkpoint(spec.name, "", values)) {
-        model.initialize(i, config.seed, values);
+        model.initialize(i, config::seed_of(config), values);
         hooks.replace_first(spec.name, values);
       }
       update::initialise_slots(one.settings, base_rate(), values.data(), values.data() + one.stride, one.stride,
@@ -176,7 +177,8 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
     if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
   }
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
-  Straggler straggler(options.delay, worker.config().seed, worker.rank(), [&] { return engine->work_seconds(); });
+  Straggler straggler(options.delay, config::seed_of(worker.config()), worker.rank(),
+                      [&] { return engine->work_seconds(); });
 
   TrainLog log(options, examples);
   const auto is_over = [&] { return worker.finished() || log.is_stop_requested(); };
@@ -255,9 +257,9 @@ TrainResult train_alone(const JobConfig& config, Model& model, const Dataset& da
   ParameterArrays gradients(model.parameters());
   LocalVariables variables(config, model, options);
   const std::size_t batch = options.batch != 0 ? options.batch : default_batch(data);
-  BatchStream batches(data, batch, options.seed.value_or(config.seed), 0, {}, options.examples_before());
+  BatchStream batches(data, batch, options.seed.value_or(config::seed_of(config)), 0, {}, options.examples_before());
 
-  Straggler straggler(options.delay, options.seed.value_or(config.seed), 0);
+  Straggler straggler(options.delay, options.seed.value_or(config::seed_of(config)), 0);
 
   TrainLog log(options, batch);
   const auto is_over = [&] { return log.is_stop_requested(); };
