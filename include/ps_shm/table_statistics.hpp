@@ -11,6 +11,9 @@ namespace PS_SHM_API ps_shm {
 struct TableStatistics {
   std::uint64_t rows = 0;        // that there are now, roughly: a killed worker may have left one uncounted
   std::uint64_t max_rows = 0;    // that there may be
+  // Roughly the rows that there may be with the memory that /dev/shm has now: max_rows, or fewer. If there are as many,
+  // new keys get the rows of others, or are refused.
+  std::uint64_t rows_with_room = 0;
   std::uint64_t made = 0;        // rows
   std::uint64_t evicted = 0;     // rows, for whatever reason
   std::uint64_t expired = 0;     // evicted because they were too old

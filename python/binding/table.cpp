@@ -247,6 +247,8 @@ void add_results(nb::module_& module) {
       .def_ro("rows", &Statistics::rows,
               "The rows that there are now, roughly: a killed worker may leave one uncounted.")
       .def_ro("max_rows", &Statistics::max_rows, "The most rows that there may be.")
+      .def_ro("rows_with_room", &Statistics::rows_with_room,
+              "Roughly the rows that there may be with the memory that /dev/shm has now: max_rows, or fewer.")
       .def_ro("made", &Statistics::made, "Rows made.")
       .def_ro("evicted", &Statistics::evicted, "Rows evicted, for whatever reason.")
       .def_ro("expired", &Statistics::expired, "Rows evicted because they were too old.")

@@ -115,6 +115,7 @@ TableInfo describe(const TableView& table) {
   info.parts = first.parts;
   info.row_bytes = first.row_bytes;
   TableStatistics& all = info.statistics;
+  std::uint64_t free_bytes = shm::shm_free_bytes();
   for (const TablePartView& part : table) {
     const auto counted = [&](TableCounter which) {
       std::uint64_t sum = 0;
@@ -122,7 +123,7 @@ TableInfo describe(const TableView& table) {
         sum += lanes_of(part)[lane].counters[static_cast<std::uint32_t>(which)].load_relaxed();  // relaxed: diagnostic
       return sum;
     };
-    shm::add_part(all, part.checked->max_rows, part.segment.allocated_bytes(), counted);
+    shm::add_part(all, *part.checked, part.segment, free_bytes, counted);
     const std::uint64_t bits = record_of(part).bits.hint();
     info.buckets += std::uint64_t{1} << std::min<std::uint64_t>(bits, part.checked->max_bits);
   }

@@ -128,6 +128,28 @@ Table Worker::table(const TableSpec& spec) {
 const std::string& Table::name() const noexcept { return state_->spec.name; }
 std::uint64_t Table::row_size() const noexcept { return state_->spec.row_size; }
 
+// One line when a table has as many rows as /dev/shm has memory for. All workers of the job together write it once.
+void TableState::tell_of_memory() {
+  for (const auto& of_part : lanes)
+    for (const shm::TableLane& lane : of_part) has_told = has_told || lane.has_lacked_memory;
+  if (!has_told || !parts.front()->may_tell()) return;
+  const TableStatistics now = statistics();
+  Wait(core.options, 0, 1).log(fmt::format(
+      "worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now on it {}; give "
+      "/dev/shm more memory, or declare fewer rows",
+      core.rank, spec.name, now.rows, now.max_rows,
+      spec.when_full == WhenFull::kEvict ? "evicts rows to make room for new keys" : "refuses new keys"));
+}
+
+TableStatistics TableState::statistics() const {
+  TableStatistics all;
+  std::uint64_t free_bytes = shm::shm_free_bytes();
+  for (const auto& part : parts)
+    shm::add_part(all, part->record(), part->segment(), free_bytes,
+                  [&](TableCounter which) { return part->counted(which); });
+  return all;
+}
+
 namespace {
 
 // What this worker's lanes have counted.
@@ -150,6 +172,8 @@ void for_pinned_rows(TableState& state, std::span<const std::uint64_t> keys, std
       if (rows[i] != nullptr) visit(rows[i], place(i));
     table.unpin(lane);
   });
+  if (!state.has_told) [[likely]]
+    state.tell_of_memory();
 }
 
 // Makes rows for the keys that a pull has not found, once for each of them.
@@ -375,11 +399,7 @@ std::uint64_t Table::state_size() const noexcept { return state_->form().state_s
 
 TableStatistics Table::statistics() const {
   state_->core.job.refuse_inherited("worker");
-  TableStatistics all;
-  for (const auto& part : state_->parts)
-    shm::add_part(all, part->record().max_rows, part->segment().allocated_bytes(),
-                  [&](TableCounter which) { return part->counted(which); });
-  return all;
+  return state_->statistics();
 }
 
 }  // namespace ps_shm

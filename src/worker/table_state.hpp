@@ -48,6 +48,8 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
 
   void require_size(std::size_t keys, std::size_t floats, std::uint64_t width, const char* verb) const;
   void require_flags(std::size_t keys, std::size_t flags, const char* verb) const;
+  void tell_of_memory();
+  TableStatistics statistics() const;
 
   WorkerCore& core;
   const std::unique_ptr<StepMode>& mode;
@@ -57,6 +59,7 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   std::vector<std::unique_ptr<shm::TablePart>> parts;
   std::vector<std::vector<shm::TableLane>> lanes;  // of each part, of each thread
   RowSums sums;
+  bool has_told = false;  // or another worker has: nothing more to say of memory that /dev/shm lacks
   std::uint64_t version_tag;  // upper half of the versions of its dumps
 
   // Keys by part: those of part p are by_part[begins[p]] up to by_part[begins[p + 1]]. `places`: where each comes from.

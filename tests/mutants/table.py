@@ -346,7 +346,7 @@ MUTANTS = {
         "tests": ['interleavings "table moments: a worker that makes rows*"'],
         "file": "src/shm/table/table_part.cpp",
         "changes": [
-            ("    if (!has_memory(end)) return false;\n  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)\n",
+            ("    if (!has_memory(end)) {\n      lane.has_lacked_memory = true;\n      return false;\n    }\n  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)\n",
              "  } while (!shm_.rows_next.try_exchange_acq_rel(next, end));\n  if (!has_memory(end)) return false;\n"),
         ],
     },

@@ -351,19 +351,28 @@ class Machine(Doctor):
             until "$tools/inspect_shm" vars --job "$job" --json 2>&1 | grep -q "$counter.: *[1-9]"; do
                 kill -0 $launch || exit
             done
-            "$tools/inspect_shm" doctor --job "$job" --json; kill $launch; wait"""
-        for evict, counter, what, todo in (
-                ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lru"),
-                ("lru", "evicted", r"has evicted \d+ rows to make room", r"--max-rows\)$")):
+            "$tools/inspect_shm" doctor --job "$job" --json; "$tools/inspect_shm" vars --job "$job" --json
+            kill $launch; wait"""
+        for evict, counter, what, todo, line in (
+                ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lru", "it refuses new keys"),
+                ("lru", "evicted", r"has evicted \d+ rows to make room", r"--max-rows\)$",
+                 "it evicts rows to make room for new keys")):
             with self.subTest(evict):
                 result = subprocess.run(
                     ["unshare", "-m", "sh", "-c", script, "sh", support.TOOLS, self.job, counter, "--model", "logistic",
-                     "--keyed", "--data", "zipf:1000000000x8000x20", "--epochs", "100000", "--workers", "1", "--max-rows",
+                     "--keyed", "--data", "zipf:1000000000x8000x20", "--epochs", "100000", "--workers", "2", "--max-rows",
                      "4000000", "--evict", evict], capture_output=True, text=True, timeout=support.PATIENCE,
                     env=support.environment())
-                advice = by_kind(json.loads(result.stdout)["advice"])["full-table"]
+                doctor, end = json.JSONDecoder().raw_decode(result.stdout)
+                advice = by_kind(doctor["advice"])["full-table"]
                 self.assertRegex(advice, rf"^table \w+ has \d+ of at most 4000000 rows, and /dev/shm has no memory .*{what}")
                 self.assertRegex(advice, rf"--shm-size.*{todo}")
+                (table,) = json.loads(result.stdout[end:])["tables"]
+                self.assertLess(table["rows_with_room"], 400_000)
+                self.assertGreaterEqual(table["rows_with_room"], table["rows"])
+                # One of the two workers says so, once.
+                said = re.findall(r"table '\w+' has \d+ of at most 4000000 rows, .*: from now on (.*);", result.stderr)
+                self.assertEqual(said, [line], result.stderr)
 
     def test_systemd_that_removes_segments_at_the_last_logout(self):
         if why := why_not():

@@ -34,6 +34,7 @@ def test_rows_are_made_when_they_are_pushed(table):
     assert numpy.array_equal(table.pull(keys)[0][0], rows[0])
     statistics = table.statistics()
     assert (statistics.rows, statistics.made, statistics.evicted, statistics.max_rows) == (2, 3, 1, 1000)
+    assert statistics.rows_with_room == 1000  # /dev/shm has memory for all of them
     assert "rows=2" in repr(statistics) and repr(table) == "Table('items', row_size=3)"
     assert repr(pushed) == "PushedKeys(updated=3, made=3, unadmitted=0, refused=0)"
 
@@ -267,7 +268,7 @@ def hot(worker):
 
 def test_the_inspector_shows_a_table(job, worker, hot):
     (table,) = inspected(job, "vars", "--json")["tables"]
-    expected = {"name": "items", "rows": 100, "max_rows": 1000, "row_size": 3, "row_bytes": 48, "rule": "add", "evict": "lfu",
+    expected = {"name": "items", "rows": 100, "max_rows": 1000, "rows_with_room": 1000, "row_size": 3, "row_bytes": 48, "rule": "add", "evict": "lfu",
                 "hits": 50, "misses": 50, "restarts": 0, "hit_rate": 0.5, "bytes": hot.statistics().bytes}
     assert {key: table[key] for key in expected} == expected
     assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars"), re.M)
@@ -280,6 +281,7 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     counted = "128 rows looked at: 100 with keys, of these 0 sealed; 0 being made, 0 dead, 28 free; 0 pinned"
     assert counted in " ".join(text.split())  # a narrow terminal wraps it
     assert "spared 0, rescued 0, unadmitted 0, refused 0; searches restarted 0\n" in text
+    assert "/dev/shm has memory for" not in text  # for all that there may be
     assert "100 of 1000 rows of 3 floats" in text and "hottest: key 7, frequency 6" in text
     assert inspected(job, "show", "--json")["bytes"]["tables"] == hot.statistics().bytes
     row = hot.pull(numpy.array([7]))[0][0].tolist()

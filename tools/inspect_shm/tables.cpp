@@ -120,6 +120,8 @@ std::string table_as_text(const Json& shown, Columns columns) {
       "table {} of job {}: {} of {} rows of {} {}, {}\n", cell(table["name"]), cell(shown["job"]), cell(table["rows"]),
       cell(table["max_rows"]), cell(table["row_size"]),
       table["dtype"] == "float32" ? "floats" : "numbers of " + cell(table["dtype"]), bytes_as_text(table["bytes"]));
+  if (table["rows_with_room"] != table["max_rows"])
+    text += fmt::format("  /dev/shm has memory for {} rows\n", cell(table["rows_with_room"]));
   text += fmt::format(
       "  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
       table["evict"] == "refuse" ? "refuses new keys when it is full"

@@ -17,6 +17,8 @@ struct TableFigure {
 inline constexpr TableFigure kTableFigures[] = {
     {"rows", &TableStatistics::rows, "ps_shm_table_rows", "Rows of the table."},
     {"max_rows", &TableStatistics::max_rows, "ps_shm_table_max_rows", "The most rows that the table may have."},
+    {"rows_with_room", &TableStatistics::rows_with_room, "ps_shm_table_rows_with_room",
+     "The rows that the table may have with the memory that /dev/shm has now."},
     {"bytes", &TableStatistics::bytes, "ps_shm_table_bytes", "Memory of the table."},
     {"made", &TableStatistics::made, "ps_shm_table_rows_made_total", "Rows made."},
     {"evicted", &TableStatistics::evicted, "ps_shm_table_rows_evicted_total", "Rows evicted, for whatever reason."},

@@ -227,7 +227,8 @@ struct LayoutFields<TableShm> {
                                         PS_SHM_FIELD(evicted_offset), PS_SHM_FIELD(key_hash),
                                         PS_SHM_FIELD(pad1),
                                         PS_SHM_FIELD(bits),           PS_SHM_FIELD(lanes_used),
-                                        PS_SHM_FIELD(dump_epoch),     PS_SHM_FIELD(pad2),
+                                        PS_SHM_FIELD(dump_epoch),     PS_SHM_FIELD(told),
+                                        PS_SHM_FIELD(pad2),
                                         PS_SHM_FIELD(rows_next),      PS_SHM_FIELD(rows_backed),
                                         PS_SHM_FIELD(buckets_made),   PS_SHM_FIELD(pad3),
                                         PS_SHM_FIELD(hand),           PS_SHM_FIELD(pad4)};

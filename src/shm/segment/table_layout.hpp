@@ -140,7 +140,8 @@ struct alignas(kWriterLine) TableShm {
   AtomicShm<std::uint32_t> bits;        // log2 of the buckets in use: a hint, any smaller number works, too (table.G4)
   AtomicShm<std::uint32_t> lanes_used;  // lanes below it may have pins (table.P0)
   AtomicShm<std::uint32_t> dump_epoch;  // 1, and one more with each dump (table.D1)
-  std::uint8_t pad2[116];
+  AtomicShm<std::uint32_t> told;        // of part 0: workers that have met a full /dev/shm; the first one says so
+  std::uint8_t pad2[112];
   AtomicShm<std::uint64_t> rows_next;     // rows below it may be in use (table.A1)
   AtomicShm<std::uint64_t> rows_backed;   // rows below it have memory
   AtomicShm<std::uint64_t> buckets_made;  // buckets below it have been linked, or soon will be: a hint

@@ -318,7 +318,10 @@ bool TablePart::take_unused(TableLane& lane) {
   do {
     if (next >= shm_.max_rows) return false;
     end = std::min(next + kRowsAtOnce, shm_.max_rows);
-    if (!has_memory(end)) return false;
+    if (!has_memory(end)) {
+      lane.has_lacked_memory = true;
+      return false;
+    }
   } while (!shm_.rows_next.try_exchange_acq_rel(next, end));  // (table.A1)
   fault_point(FaultPoint::kRowsTaken);
   for (std::uint64_t number = end; number-- > next;) lane.remember_free(number);

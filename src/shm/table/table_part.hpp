@@ -19,9 +19,13 @@ namespace ps_shm::shm {
 constexpr std::uint64_t kRowsAtOnce = 64;          // that a lane takes of the unused ones
 constexpr std::size_t kFreeRowsAtMost = 1U << 16;  // that a lane remembers; the hand finds the others
 
-// How many rows of a part have memory once `rows` of them do: it is asked for in steps of 1 MiB.
+// Rows whose memory is asked for together: that of 1 MiB, or of as many rows as a lane takes.
+constexpr std::uint64_t rows_of_step(std::uint64_t row_bytes) noexcept {
+  return std::max(kRowsAtOnce, (std::uint64_t{1} << 20) / row_bytes);
+}
+// How many rows of a part have memory once `rows` of them do.
 constexpr std::uint64_t rows_to_back(std::uint64_t rows, std::uint64_t max_rows, std::uint64_t row_bytes) noexcept {
-  return std::min(max_rows, round_up(rows, std::max(kRowsAtOnce, (std::uint64_t{1} << 20) / row_bytes)));
+  return std::min(max_rows, round_up(rows, rows_of_step(row_bytes)));
 }
 
 // Fills the elements of a new row, and their state.
@@ -50,6 +54,7 @@ struct TableLane {
     return static_cast<std::uint32_t>(random >> 40);
   }
 
+  bool has_lacked_memory = false;  // it needed a row that was never used, and /dev/shm had no memory for it
   std::vector<float> new_row;
   std::uint32_t time = 0;  // now, in the units of TableRowShm::used
 
@@ -195,6 +200,8 @@ class TablePart {
   }
   // Of all lanes.
   std::uint64_t counted(TableCounter which) const noexcept;
+  // True once for the table, in whichever process asks first. Requires: the table's first part.
+  bool may_tell() noexcept { return shm_.told.fetch_add_relaxed(1) == 0; }  // relaxed: only the number counts
 
  private:
   struct Position {  // where a key is, or would be linked
