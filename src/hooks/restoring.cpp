@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <climits>
 #include <cmath>
 #include <cstring>
@@ -25,6 +24,7 @@
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/base/clock.hpp"
 #include "update/dtypes.hpp"
 
 namespace ps_shm {
@@ -206,11 +206,6 @@ class Record {
   bool is_anothers_ = false;
 };
 
-std::int64_t steady_ns() noexcept {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 std::string restore(Worker& worker, const std::string& dir, const LogCallback& log) {
@@ -221,7 +216,7 @@ std::string restore(Worker& worker, const std::string& dir, const LogCallback& l
 
 namespace hooks {
 
-Moment moment_of(const Worker& worker) { return {steady_ns(), worker.global_step()}; }
+Moment moment_of(const Worker& worker) { return {static_cast<std::int64_t>(shm::now_ns()), worker.global_step()}; }
 
 Restoration restore_once(Worker& worker, const NanGuardOptions& options, const Moment& pulled) {
   Record record(options.dir);
@@ -242,7 +237,7 @@ Restoration restore_once(Worker& worker, const NanGuardOptions& options, const M
   record.done = {.instance = instance,
                  .step = worker.global_step(),
                  .count = is_again ? last.count + 1 : 1,
-                 .ns = steady_ns(),
+                 .ns = static_cast<std::int64_t>(shm::now_ns()),
                  .folder = found.folder};
   record.write();
   own_records().put(options.dir, record.done);

@@ -23,7 +23,7 @@ struct Restoration {
 };
 
 struct Moment {
-  std::int64_t ns = 0;  // of the steady clock, which is the same for all processes of a machine
+  std::int64_t ns = 0;  // of shm::now_ns(), which is the same for all processes of a machine
   std::uint64_t global_step = 0;
 };
 

@@ -151,7 +151,7 @@ void FreeSteps::wait_for_slowest() {
     return blockers.empty();
   };
   if (!may_begin(false)) {
-    const std::uint64_t begin_ns = shm::now_ns();
+    const std::uint64_t begin_ns = shm::monotonic_ns();
     constexpr double kWarnSeconds = 10.0;
     Wait wait(core_.options, core_.config.step_timeout_seconds, kWarnSeconds);
     const WaitMark mark(core_.entry, shm::WaitingFor::kClock, core_.live.settings.staleness);
@@ -171,7 +171,7 @@ void FreeSteps::wait_for_slowest() {
                             core_.live.settings.staleness, whom()),
                 ErrorCode::kTimedOut);
         });
-    if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::now_ns());
+    if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::monotonic_ns());
   }
   auto& most = core_.count(Counter::kMaxClockSkew);
   if (blockers.empty() && skew > most.load_relaxed()) most.store_relaxed(skew);

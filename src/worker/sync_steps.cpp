@@ -159,11 +159,11 @@ void SyncSteps::write_norm() {
 
 void SyncSteps::finish(std::uint64_t round) {
   const auto& on_part = core_.options.on_part;
-  std::uint64_t since_ns = on_part ? shm::now_ns() : 0;
+  std::uint64_t since_ns = on_part ? shm::monotonic_ns() : 0;
   const auto end_part = [&](const char* part) {
     if (!on_part) [[likely]]
       return;
-    const std::uint64_t begin_ns = std::exchange(since_ns, shm::now_ns());
+    const std::uint64_t begin_ns = std::exchange(since_ns, shm::monotonic_ns());
     on_part(part, begin_ns, since_ns);
   };
   const auto apply = [&](const shm::Decision& decision) {

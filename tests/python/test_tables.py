@@ -409,3 +409,40 @@ with ps_shm.Worker({job!r}, rank="any") as worker:
     assert done.returncode == 0, done.stderr
     result, taken = map(int, done.stdout.split())
     assert taken < 1.5 * result
+
+
+# Uses the table in a process whose clock is ahead of that of this process.
+ELSEWHERE = """
+import sys, numpy, ps_shm
+with ps_shm.Worker(sys.argv[1], rank="any") as worker:
+    table = worker.table("items", 1, 1000, rule="sgd", ttl=3600.0)
+    table.push(numpy.arange(500, 1000), numpy.ones((500, 1), numpy.float32))
+    print(table.expire(), table.statistics().rows)
+"""
+
+
+def test_rows_that_were_used_in_another_time_namespace_have_their_age(job):
+    elsewhere = ["unshare", *([] if os.geteuid() == 0 else ["--map-root-user"]), "-T", "--monotonic", "100000"]
+    try:
+        subprocess.run([*elsewhere, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no process in a time namespace can be started here: {error}")
+    inspect = [pathlib.Path(os.environ["PS_SHM_TOOLS"]) / "inspect_shm"]
+
+    def run(*command):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    with ps_shm.Server(job, workers=2, mode="async", lr=0.1), ps_shm.Worker(job, rank="any") as worker:
+        items = worker.table("items", 1, 1000, rule="sgd", ttl=3600.0)
+        items.push(numpy.arange(500), numpy.ones((500, 1), numpy.float32))
+        assert run(*elsewhere, sys.executable, "-c", ELSEWHERE, job).split() == ["0", "1000"]
+        assert items.expire() == 0 and items.statistics().rows == 1000
+        worker.variable("v", numpy.zeros(3, numpy.float32))
+        with ps_shm.View(job).snapshot():
+            pass
+        for where in ([], elsewhere):
+            ages = [row["seconds"] for row in json.loads(run(*where, *inspect, "workers", "--job", job, "--json"))["workers"]]
+            ages.append(json.loads(run(*where, *inspect, "show", "--job", job, "--json"))["snapshot"]["age_seconds"])
+            assert len(ages) == 3 and 0 < min(ages) and max(ages) < 50_000

@@ -4,6 +4,10 @@
 // (futex.hpp). A test can replace the clock behind these four functions (tests/support/manual_clock.hpp), so that
 // time-outs pass without waiting. Short spins in hot paths read monotonic_ns(), which is never replaced and costs one
 // vDSO call.
+//
+// CLOCK_MONOTONIC may differ between processes of one machine: a time namespace, as containers and restored processes
+// (CRIU) have, adds an offset to it. now_ns() takes this offset away, so all times in the segments are those of the
+// machine's own namespace.
 #pragma once
 
 #include <algorithm>
@@ -32,18 +36,25 @@ inline std::atomic<Clock*> g_clock{nullptr};
 // Relaxed: a test sets the clock before it starts the threads that use it.
 inline Clock* test_clock() noexcept { return g_clock.load(std::memory_order_relaxed); }
 
-// CLOCK_MONOTONIC, the same in all processes of the machine.
+// The offset of this process's time namespace, modulo 2^64.
+inline std::atomic<std::uint64_t> g_time_offset{0};
+
+// Reads that offset, if /proc shows it. Called by each process that makes or maps a segment.
+void note_time_namespace() noexcept;
+
+// CLOCK_MONOTONIC of this process: for durations, and for times that are given to the user.
 inline std::uint64_t monotonic_ns() noexcept {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// The same, or the test clock's time.
+// CLOCK_MONOTONIC of the machine, the same in all of its processes; or the test clock's time. Relaxed: the offset stays
+// the same while a process runs.
 inline std::uint64_t now_ns() noexcept {
   if (Clock* clock = test_clock()) [[unlikely]]
     return clock->now_ns();
-  return monotonic_ns();
+  return monotonic_ns() - g_time_offset.load(std::memory_order_relaxed);
 }
 
 // Sleeps for `ns`, at most a second; a signal ends the sleep early.
@@ -62,7 +73,8 @@ inline void sleep_until_ns(std::uint64_t until) noexcept {
     return clock->sleep(until > now ? until - now : 0);
   }
   constexpr std::uint64_t kSecond = 1'000'000'000;
-  const timespec time{static_cast<std::time_t>(until / kSecond), static_cast<long>(until % kSecond)};
+  const std::uint64_t here = until + g_time_offset.load(std::memory_order_relaxed);
+  const timespec time{static_cast<std::time_t>(here / kSecond), static_cast<long>(here % kSecond)};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
 }
 

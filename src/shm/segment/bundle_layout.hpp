@@ -79,7 +79,7 @@ struct alignas(kWriterLine) SubscriberShm {
   AtomicShm<std::uint64_t> leases[kLeases];  // record + 1; 0: none (publication.P4)
   AtomicShm<std::uint32_t> pid;              // 0: not used yet, or it has left; diagnostic only
   AtomicShm<std::uint32_t> pad0;
-  AtomicShm<std::uint64_t> joined_ns;     // CLOCK_MONOTONIC; diagnostic only
+  AtomicShm<std::uint64_t> joined_ns;     // now_ns(); diagnostic only
   AtomicShm<std::uint64_t> acknowledged;  // the generation that it uses; 0: it has not said so (publication.P15)
   AtomicShm<std::uint64_t> pinned;        // rows whose memory it has pinned, as bits (publication.P16)
   std::uint8_t reserved[80];

@@ -185,7 +185,7 @@ struct alignas(kWriterLine) BarrierShm {
 // The snapshot word and what belongs to it (snapshot_point.hpp). Each push reads the word.
 struct alignas(kWriterLine) SnapshotPointShm {
   AtomicShm<std::uint64_t> word;         // {epoch : 40, state : 2}
-  AtomicShm<std::uint64_t> since_ns;     // CLOCK_MONOTONIC: when the snapshot point under way was begun
+  AtomicShm<std::uint64_t> since_ns;     // now_ns(): when the snapshot point under way was begun
   AtomicShm<std::uint64_t> patience_ns;  // how long its drain may take
   AtomicShm<std::uint64_t> forced;       // epoch that a waiter has opened because its patience was over
   AtomicShm<std::uint64_t> given_up;     // last epoch whose snapshotter did not wait for all earlier pushes
@@ -272,7 +272,7 @@ struct alignas(kWriterLine) WorkerShm {
   AtomicShm<std::uint32_t> state;  // RankState
   AtomicShm<std::uint32_t> pid;
   AtomicShm<std::uint64_t> holders;             // number of owners so far; names the gradient segment (locks.L5)
-  AtomicShm<std::uint64_t> joined_ns, left_ns;  // CLOCK_MONOTONIC
+  AtomicShm<std::uint64_t> joined_ns, left_ns;  // now_ns()
   AtomicShm<std::uint32_t> waiting_for;         // WaitingFor; read by the inspector
   AtomicShm<std::uint32_t> guest;               // 1: the owner is a guest, which counts as no worker (guest.G1)
   AtomicShm<std::uint64_t> waiting_on;          // a step, a bound or a variable's position, depending on `waiting_for`

@@ -190,6 +190,7 @@ void Segment::map(std::size_t bytes, Access access) {
 Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
                         std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing) {
   Segment segment;
+  note_time_namespace();
   const std::string what = what_is_new(kind, job);
   segment.name_ = "(new: " + what + ")";
   if (!segment.file_.open(kDirectory, O_TMPFILE | O_RDWR, kMode) &&
@@ -281,6 +282,7 @@ void Segment::publish() noexcept {
 
 AttachOutcome Segment::open(const std::string& name, Access access, const Trust& trust) {
   close();
+  note_time_namespace();
   name_ = name;
   struct stat status;
   const int flags =
