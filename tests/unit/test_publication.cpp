@@ -16,6 +16,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/publisher.hpp"
 #include "ps_shm/subscriber.hpp"
+#include "shm/publication/publication.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/test_bundle.hpp"
@@ -499,8 +500,12 @@ TEST_CASE("publication: tensors without elements are published as they are, and 
   CHECK(contains(message_of<Error>([&] { writing->commit(); }), "the first generation must contain all 3 tensors"));
   writing->write(1, std::vector<std::byte>(4096, std::byte{7}));
   CHECK(writing->commit() == 1);
-  const auto check_newest = [&](std::byte wanted) {
+  const auto check_newest = [&](std::byte wanted, std::uint64_t changed) {
     const Generation generation = subscriber.read();
+    shm::Segment segment;
+    REQUIRE(segment.open(name.file(), shm::Access::kReadOnly) == shm::AttachOutcome::kReady);
+    const shm::Bundle bundle(std::move(segment));
+    CHECK(shm::look_at(bundle, shm::record_of(bundle.newest().newest.load_relaxed()))->changed == changed);
     CHECK(generation.spec(0) == spec.tensors[0]);
     CHECK(generation.tensor(0).empty());
     CHECK(generation.tensor(1).size() == 4096);
@@ -513,19 +518,19 @@ TEST_CASE("publication: tensors without elements are published as they are, and 
     CHECK_THROWS_AS(subscriber.pin(generation, row == 2 ? 0 : row + 1), Error);
     subscriber.unpin_all();
   };
-  check_newest(std::byte{7});
+  check_newest(std::byte{7}, 1);
   const std::uint32_t some[] = {0, 2};
   CHECK(publisher.publish(some, write_ones) == 2);
-  check_newest(std::byte{7});
+  check_newest(std::byte{7}, 0);
   CHECK(publisher.publish(write_ones) == 3);
-  check_newest(std::byte{1});
+  check_newest(std::byte{1}, 1);
   CHECK(publisher.trim() >= 4096);
   std::optional<Publisher::Writing> nothing = publisher.begin();
   nothing->write(0, {});
   CHECK(nothing->out(2).empty());
   nothing->write_floats(2, {});
   CHECK(nothing->commit() == 4);
-  check_newest(std::byte{1});
+  check_newest(std::byte{1}, 0);
 }
 
 TEST_CASE("publication: all tensors may be without elements") {

@@ -95,11 +95,12 @@ std::uint64_t GenerationWriter::commit(std::uint64_t step, bool is_partial) {
   const AtomicShm<std::uint16_t>* const old_slots = bundle_.slots(record_of(before));
   std::uint64_t written = 0, count = 0;
   for (std::uint32_t tensor = 0; tensor < bundle_.tensors(); ++tensor)
-    if (has_place_[tensor])
+    if (bundle_.tensor_bytes(tensor) == 0)  // it never changes, and the first generation has no old slot for it
+      bundle_.slots(record_)[tensor].store_relaxed(0);
+    else if (has_place_[tensor])
       written += bundle_.tensor_bytes(tensor), ++count;
-    else  // the first generation has no old slots, but only tensors without elements come here then
-      bundle_.slots(record_)[tensor].store_relaxed(
-          bundle_.tensor_bytes(tensor) == 0 ? std::uint16_t{0} : old_slots[tensor].load_relaxed());
+    else
+      bundle_.slots(record_)[tensor].store_relaxed(old_slots[tensor].load_relaxed());
   record.step.store_relaxed(step);
   record.unix_ns.store_relaxed(unix_now_ns());
   record.changed.store_relaxed(count);
