@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import pathlib
-import re
 import signal
 import socket
 import subprocess
@@ -25,7 +24,7 @@ class Server:
     def __init__(self, folder, *options):
         with socket.create_server(("127.0.0.1", 0)) as one:
             port = one.getsockname()[1]
-        self.shared = set()  # files that it would leave
+        self.shared = set()  # inodes of the memory that it would leave
         self.url = f"http://127.0.0.1:{port}"
         self.log = open(f"{folder}-{port}.log", "w+")
         command = [os.path.join(os.path.dirname(sys.executable), "vllm"), "serve", str(folder), "--host", "127.0.0.1", "--port",
@@ -75,7 +74,7 @@ class Server:
         for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
             with contextlib.suppress(OSError):
                 if os.getpgid(int(maps.parent.name)) == self.process.pid:
-                    self.shared.update(re.findall(r"/dev/shm/(?:psm_|sem\.)\S+", maps.read_text()))
+                    self.shared |= {int(line.split()[4]) for line in maps.read_text().splitlines() if "/dev/shm/" in line}
         self.process.kill()
         self.process.wait()
 
@@ -92,5 +91,7 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self.log.close()
-        for path in self.shared:
-            pathlib.Path(path).unlink(missing_ok=True)
+        for path in pathlib.Path("/dev/shm").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if not path.name.startswith("ps_shm") and path.stat().st_ino in self.shared:
+                    path.unlink()
