@@ -260,18 +260,17 @@ class Ticker:
     """A thread that wakes up each 0.1 ms, and so tells how long it could not."""
 
     def __enter__(self):
-        self.ticks, self._ends = [], False
+        self.ticks, self._end = [], threading.Event()
         self._thread = threading.Thread(target=self._tick)
         self._thread.start()
         return self
 
     def _tick(self):
-        while not self._ends:
+        while not self._end.wait(0.0001):
             self.ticks.append(time.monotonic())
-            time.sleep(0.0001)
 
     def __exit__(self, *_):
-        self._ends = True
+        self._end.set()
         self._thread.join()
 
     def longest_part(self, call):
