@@ -364,7 +364,7 @@ TEST_CASE(
   Worker second(quiet_options(job.config));
   Table other = second.table(spec);
   Keys keys = keys_of_bucket(3, 3);
-  std::ranges::sort(keys, {}, shm::order_of_row);
+  std::ranges::sort(keys, {}, order_of);  // as in the list
   const std::uint64_t row = keys[0], between = keys[1], behind = keys[2];
   const std::function<void()> meanwhile[] = {
       [&] { other.push(Keys{between}, Floats{1}); },  // linked behind the row
