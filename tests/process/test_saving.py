@@ -110,7 +110,7 @@ class Saving(FolderTest):
         self.assertNotIn("safetensors", result.out)
 
     def save(self, name, *options):
-        file = self.folder / name
+        file = self.folder / f"{name}.safetensors"
         self.launch("--workers", "2", *options, "--save", file)
         return file, {tensor: list(values) for tensor, (_, values) in read_safetensors(file)[1].items()}
 
