@@ -158,11 +158,19 @@ TEST_CASE("segment: another user's segment is reported as missing permission" * 
   CHECK(outcome_of(name) == AttachOutcome::kNoPermission);
 }
 
-TEST_CASE("segment: every outcome but ready has a message that names the segment") {
-  for (const AttachOutcome outcome :
-       {AttachOutcome::kAbsent, AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion, AttachOutcome::kOtherBuild,
-        AttachOutcome::kDamaged, AttachOutcome::kNoPermission})
+TEST_CASE("segment: every outcome but ready has a message that names the segment, or the job that does not exist") {
+  for (const AttachOutcome outcome : {AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion,
+                                      AttachOutcome::kOtherBuild, AttachOutcome::kDamaged, AttachOutcome::kNoPermission})
     CHECK(describe(outcome, "ps_shm.some").find("/dev/shm/ps_shm.some") != std::string::npos);
+  CHECK(describe(AttachOutcome::kAbsent, "ps_shm.some.1") == "there is no segment /dev/shm/ps_shm.some.1");
+  const JobName name;
+  const Segment segment = linked(name);
+  std::string mistyped = name.control();
+  mistyped.back() = 'x';
+  const std::string said = describe(AttachOutcome::kAbsent, mistyped);
+  CHECK(said.find("there is no job '" + mistyped.substr(7) + "'") == 0);
+  CHECK(said.find("did you mean test-") != std::string::npos);  // this job, or that of a test beside this one
+  CHECK(describe(AttachOutcome::kAbsent, "ps_shm_publication.some").find("there is no publication 'some'") == 0);
   CHECK(describe(AttachOutcome::kReady, "ps_shm.some").empty());
 }
 
