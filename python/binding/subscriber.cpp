@@ -382,6 +382,20 @@ Progress: wait-free.)")
       .def_prop_ro(
           "names", [](const SubscriberHandle& self) { return self.own->check(), names_of(self.own->tensors.all()); },
           "The names of the tensors, in their order.")
+      .def_prop_ro(
+          "tensors",
+          [](const SubscriberHandle& self) {
+            self.own->check();
+            nb::dict all;
+            for (const TensorSpec& one : self.own->tensors.all()) {
+              nb::list extents;
+              for (const std::uint64_t extent : one.shape) extents.append(extent);
+              all[one.name.c_str()] = nb::make_tuple(to_string(one.dtype), nb::tuple(extents));
+            }
+            return all;
+          },
+          nb::sig("def tensors(self) -> dict[str, tuple[str, tuple[int, ...]]]"),
+          "For the name of each tensor its dtype and shape, as Publisher takes them; before the first generation, too.")
       .def("__repr__", [](const SubscriberHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def(
           "close",

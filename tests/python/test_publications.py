@@ -22,6 +22,7 @@ def test_generations_stay_as_they_are_while_somebody_has_them(job):
     with ps_shm.Publisher(job, {"w": np.zeros((2, 3), np.float32), "n": torch.zeros(1, dtype=torch.int64)}) as publisher:
         with ps_shm.Subscriber(job) as subscriber:
             assert subscriber.newest == 0 and subscriber.try_read() is None
+            assert subscriber.tensors == {"w": ("float32", (2, 3)), "n": ("int64", (1,))}
             assert publisher.publish({"w": np.ones((2, 3), np.float32), "n": torch.tensor([7])}, 70) == 1
             first = subscriber.read()
             assert (first.number, first.step, first.names) == (1, 70, ["w", "n"])

@@ -109,18 +109,26 @@ def test_a_generation_is_loaded_with_padding_and_with_shared_matrices(job, worke
 def test_a_publication_that_does_not_fit_changes_no_layer(job, worker, changes, said):
     bad = {name: one for name, one in {**tensors(2.0), **changes}.items() if one is not None}
     with ps_shm.Publisher(f"{job}-good", tensors(1.0), records=3) as good, ps_shm.Publisher(job, bad) as publisher:
-        for is_first in (True, False):
+        for _ in range(2):  # before its first generation and after it
             worker.init_transfer_engine(worker.init_info_cls(f"{job}-good"))
             update(worker, good.publish(tensors(1.0)))
-            if is_first:
+            with pytest.raises(ValueError, match=said):
                 worker.init_transfer_engine(worker.init_info_cls(job))
-                number = publisher.publish(bad)
-                with pytest.raises(ValueError, match=said):
-                    update(worker, number)
-            else:
-                with pytest.raises(ValueError, match=said):
-                    worker.init_transfer_engine(worker.init_info_cls(job))
             assert publisher.readers() == [] and worker.model.values() == expected(1.0)
+            publisher.publish(bad)
+
+
+def test_a_model_that_was_replaced_is_looked_at_again(job, worker):
+    some = {name: one for name, one in tensors(2.0).items() if not name.startswith("1")}
+    with ps_shm.Publisher(job, some) as publisher:
+        whole, worker.model = worker.model, Model()
+        worker.model.layers = worker.model.layers[:1]
+        worker.init_transfer_engine(worker.init_info_cls(job))
+        update(worker, publisher.publish(some))
+        worker.model = whole
+        with pytest.raises(ValueError, match=r"lacks layers.1.weight \(0 of 18 elements\)$"):
+            update(worker, publisher.publish(some))
+        assert whole.values()[0] == [[0.0] * 3] * 8
 
 
 def test_layers_that_are_not_complete_are_put_back_if_loading_fails(job, worker):
@@ -152,7 +160,6 @@ def test_of_a_quantized_model_only_layers_that_get_nothing_are_refused(job, work
         worker.init_transfer_engine(worker.init_info_cls(f"{job}-part"))
         update(worker, publisher.publish(part))
     lacking = {name: one for name, one in part.items() if name[0] != "1"}
-    with ps_shm.Publisher(job, lacking) as publisher:
-        publisher.publish(lacking)
+    with ps_shm.Publisher(job, lacking):
         with pytest.raises(ValueError, match=r"lacks layers.1.weight \(0 of 18 elements\)$"):
             worker.init_transfer_engine(worker.init_info_cls(job))

@@ -1,6 +1,6 @@
 """What the adapters have in common: the very generation that an update is about, and its tensors."""
 
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING, Iterator, Mapping
 
 from .. import Generation
 
@@ -25,6 +25,14 @@ def checked(generation: Generation, wanted: int, name: str) -> Generation:
             "before an update is finished"
         )
     return generation
+
+
+def blanks(specs: Mapping[str, tuple[str, tuple[int, ...]]]) -> Iterator[tuple[str, "torch.Tensor"]]:
+    """Yields a name and a tensor of zeros for each of Subscriber.tensors. They take no memory until they are read."""
+    import torch
+
+    for name, (dtype, shape) in specs.items():
+        yield name, torch.zeros(shape, dtype=getattr(torch, dtype), device="cpu")
 
 
 def weights(generation: Generation, copies: bool = False) -> Iterator[tuple[str, "torch.Tensor"]]:

@@ -19,7 +19,7 @@ import ps_shm
 from ps_shm.torch import tensors
 from ps_shm.torch._registration import Registration
 
-from ._generation import checked, weights
+from ._generation import blanks, checked, weights
 from ._vllm_layers import load as _load
 from ._vllm_layers import rehearse as _rehearse
 
@@ -72,9 +72,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._info = init_info
         self._subscriber = ps_shm.Subscriber(init_info.name, group=init_info.group, wait=init_info.wait)
         self._registration = Registration(self._subscriber)
-        generation = self._subscriber.try_read()
-        if generation is not None:
-            self._check(generation)
+        self._check()
 
     def start_weight_update(self) -> None:
         self._loaded = 0
@@ -84,7 +82,7 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise RuntimeError("ps_shm: no publication: init_weight_transfer_engine comes first")
         wanted = update_info.generation
         generation = checked(self._subscriber.read(wanted - 1, timeout=update_info.timeout), wanted, self._info.name)
-        self._check(generation)
+        self._check()
         if self.device.type == "cuda":
             self._registration.register(tensors(generation).values(), generation)
         self._held = generation
@@ -107,15 +105,15 @@ class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._subscriber.close()
             self._subscriber = None
 
-    # What a publication has never changes: this looks at the first generation only, and ends the subscription if the model
-    # does not take it, so that the trainer may publish others under that name.
-    def _check(self, generation: ps_shm.Generation) -> None:
-        found = {name: (tensor.dtype, tensor.shape) for name, tensor in tensors(generation).items()}
+    # What a publication has never changes: this looks at it once, and ends the subscription if the model does not take it,
+    # so that the trainer may publish other tensors under that name.
+    def _check(self) -> None:
+        assert self._subscriber is not None
+        found = self._subscriber.tensors
         if self._accepted is None or self._accepted[0] is not self.model or self._accepted[1] != found:
-            assert self._info is not None
             try:
                 with set_current_vllm_config(self.vllm_config):
-                    _rehearse(self.model, self.model_config, weights(generation, self._info.copies))
+                    _rehearse(self.model, self.model_config, blanks(found))
             except BaseException:
                 self.shutdown()
                 raise

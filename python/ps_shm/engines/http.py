@@ -139,8 +139,8 @@ class Engines:
                 get the shared memory itself, which is read-only.
 
         Raises:
-            EngineError: an engine did not accept it, or was not started as it needs to be; a generation that is published
-                already does not fit vLLM's model.
+            EngineError: an engine did not accept it, or was not started as it needs to be; the publication does not fit
+                vLLM's model.
         """
         if isinstance(self._kind, _SGLang):
             for url, info in self._post(_request("server_info"), "GET").items():
