@@ -35,7 +35,7 @@ struct JobConfig {
   Optimizer optimizer;           // its rule is that of variables whose specification has none
   std::uint64_t steps = 0;       // global step at which the job is finished; 0: no limit
   // Random seed of initial values and data order, and of the hash by which tables by key place their rows; unset: 1, and
-  // a hash that nobody can foresee.
+  // a random hash.
   std::optional<std::uint64_t> seed;
   double linger_seconds = 30.0;  // how long the ps stays when no worker is left
   // Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step

@@ -236,7 +236,7 @@ Settings<JobConfig> make_job_settings() {
       {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "request huge pages"},
       {"seed", whole_or_none(&J::seed, 0, kAny), Group::kData, kBoth,
        "random seed of initial values and data order, and of the hash by which tables by key place their rows",
-       {.otherwise = "1, and a hash that nobody can foresee"}},
+       {.otherwise = "1, and a random hash"}},
       {"linger", seconds(&J::linger_seconds), kRun, kBoth,
        "how long the ps keeps running after the last worker has left",
        {.unit = "s"}},
