@@ -128,7 +128,8 @@ Table Worker::table(const TableSpec& spec) {
 const std::string& Table::name() const noexcept { return state_->spec.name; }
 std::uint64_t Table::row_size() const noexcept { return state_->spec.row_size; }
 
-// One line when a table has as many rows as /dev/shm has memory for. All workers of the job together write it once.
+// One line when a table has as many rows as /dev/shm has memory for. All workers of the job together write it once; if
+// the one that is to write it dies before it has, none does, and the doctor's advice remains.
 void TableState::tell_of_memory() {
   for (const auto& of_part : lanes)
     for (const shm::TableLane& lane : of_part) has_told = has_told || lane.has_lacked_memory;

@@ -99,7 +99,7 @@ INTERNAL = ("Membership", "_core", "_kept")  # called with texts only
 
 
 def arguments_that_are_paths():
-    """Each function and argument of the package that is named or typed as a path, from its source and the stub."""
+    """Each function and argument of the package that is named or typed as a path, from its sources and _core.pyi."""
     is_path = re.compile(r"(\w+_)?(folder|files?|path|dir)|restore|\w*path")
     for file in pathlib.Path(ps_shm.__file__).parent.rglob("*.py*"):
         if file.suffix not in (".py", ".pyi"):
