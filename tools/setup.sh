@@ -237,93 +237,6 @@ clear_leftovers() {
   done
 }
 
-# with_progress LOG NAME COMMAND...: as quietly, but says every ten seconds how far ninja is, which begins its lines with
-# [done/all].
-with_progress() {
-  local log=$1 name=$2
-  shift 2
-  NINJA_STATUS='[%f/%t] ' "$@" 2>&1 </dev/null 9>&- | tell_progress "$name" >"$log" && return
-  cat "$log" >&2
-  note "failed: $*"
-  return 1
-}
-
-# tell_progress NAME: copies its input, and says how far it is.
-tell_progress() {
-  local line='' part='' status far='' every=${PS_SHM_TEST_REPORT_SECONDS:-10} began=$SECONDS next
-  next=$((began + every))
-  while true; do
-    status=0
-    IFS= read -r -t 1 part || status=$?
-    line+=$part
-    if ((status == 0)); then
-      [[ ! $line =~ ^\[([0-9]+)/([0-9]+)\] ]] || far="${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}, "
-      printf '%s\n' "$line"
-      line=''
-    elif ((status <= 128)); then  # the end; above that no whole line has come within the second
-      printf '%s' "$line"
-      return
-    fi
-    ((SECONDS < next)) || { note "building $1: $far$((SECONDS - began)) s"; next=$((SECONDS + every)); }
-  done
-}
-
-# write_settings DIR SETTINGS: with a date by which keep_moved sees whether a copy has the times of the original.
-old_date=946684800
-write_settings() {
-  printf '%s\n' "$root" "$2" >"$1/settings.txt"
-  touch -d "@$old_date" "$1/settings.txt"
-}
-
-# keep_moved DIR OPTION...: makes a configured folder that was moved or copied here fit this place. ninja runs the commands
-# that contain absolute paths again, and no others. Where that cannot be done, prints why and returns 1.
-keep_moved() {
-  local dir=$1 python
-  shift
-  if [[ $(stat -c %Y "$dir/settings.txt") != "$old_date" ]]; then
-    [[ -f $dir/record.json ]] || { echo "there is no record of what it was built of"; return 1; }
-    python=$(python_with json) || { echo "there is no python3"; return 1; }
-    "$python" "$root/tools/build_record.py" restore "$root" "$dir" 2>&1 || return
-  fi
-  meson setup --reconfigure "$dir" "$root" "$@" >"$dir.setup.log" 2>&1 </dev/null 9>&- && return
-  echo "meson cannot set it up here: $(grep -m 1 ERROR "$dir.setup.log" || tail -n 1 "$dir.setup.log")"
-  return 1
-}
-
-# why_anew DIR SETTINGS: prints why what is in the folder cannot be used; nothing where it can.
-why_anew() {
-  local line kept place
-  if [[ ! -f $1/build.ninja || ! -f $1/meson-private/coredata.dat ]] || ! kept=$(cat "$1/settings.txt" 2>/dev/null); then
-    echo "it has not been configured to the end"
-    return
-  fi
-  place=${kept%%$'\n'*}
-  kept=${kept#*$'\n'} kept=${kept//"$place"/"$root"}
-  [[ $kept != "$2" ]] || return 0
-  while IFS= read -r line; do
-    [[ $'\n'$kept$'\n' == *$'\n'"$line"$'\n'* ]] || { echo "it was not set up with $line"; return; }
-  done <<<"$2"
-  echo "it was set up with other options"
-}
-
-# make_unity_relative DIR: lets sources that are compiled together (meson's --unity) be named relative to the build folder,
-# so that what was compiled of them is good in another place. Files that say the same as before keep their time.
-make_unity_relative() {
-  local file text up
-  while IFS= read -r file; do
-    up=${file#"$1"/}
-    up=$(dirname "$up" | sed 's|[^/]\+|..|g')
-    text=$(sed "s|^#include<.*/build/${1##*/}/\(.*\)>|#include \"$up/\1\"|" "$file")
-    if [[ $text == "$(cat "$file.relative" 2>/dev/null)" ]]; then
-      [[ $text == "$(cat "$file")" ]] || printf '%s\n' "$text" >"$file"
-      touch -r "$file.relative" "$file"
-    else
-      printf '%s\n' "$text" >"$file"
-      cp -p "$file" "$file.relative"
-    fi
-  done < <(find "$1" -name '*-unity[0-9]*.cpp')
-}
-
 # set_up_ccache: settings for precompiled headers. Without the sloppiness nothing that uses one is kept. Without the
 # depend mode ccache compares preprocessed sources, in which comments are gone, and so takes the precompiled header of
 # before a comment changed; GCC compares files by content, and defines everything in that header twice. The namespace
@@ -335,50 +248,57 @@ set_up_ccache() {
 
 # build NAME OPTION...: brings build/NAME up to date; of what ninja can make there, the array `targets` and what
 # `targets_in DIR` prints once the folder is set up, or all where that is nothing. Cheap when it already is up to date:
-# meson is not even started.
+# meson is not even started. build/NAME.cpu gets a line with the CPU seconds of a build.
 targets=()
 targets_in() { :; }
 build() {
-  local dir=$root/build/$1 name=$1 started=$SECONDS settings reason='' python
+  local dir=$root/build/$1 name=$1 settings plan python
   local wanted=()
   shift
-  # What a configured folder depends on and ninja does not watch.
-  settings=$(printf '%s\n' "$@" "CXX=${CXX:-}" "CXXFLAGS=${CXXFLAGS:-}" "CPPFLAGS=${CPPFLAGS:-}" \
+  # What a configured folder depends on and ninja does not watch; its place comes first, which changes in a copy.
+  settings=$(printf '%s\n' "$root" "$@" "CXX=${CXX:-}" "CXXFLAGS=${CXXFLAGS:-}" "CPPFLAGS=${CPPFLAGS:-}" \
     "LDFLAGS=${LDFLAGS:-}" "PKG_CONFIG_PATH=${PKG_CONFIG_PATH:-}" "nvcc=$(command -v nvcc || true)" \
     "meson=$(command -v meson) $(stat -L -c %Y "$(command -v meson)")")
-  if [[ -d $dir ]]; then
-    reason=$(why_anew "$dir" "$settings")
-    if [[ -z $reason && $(head -n 1 "$dir/settings.txt") != "$root" ]]; then
-      note "build/$name was moved or copied here; setting it up for this place ..."
-      if reason=$(keep_moved "$dir" "$@"); then
-        write_settings "$dir" "$settings"
-      else
-        reason="it was moved or copied here, and $reason"
-      fi
-    fi
-    [[ -z $reason ]] || { note "build/$name is made anew: $reason"; rm -rf "$dir"; }
+  if [[ -d $dir && $(cat "$dir/settings.txt" 2>/dev/null) != "$settings" ]]; then
+    note "build/$name is made anew: $(why_anew "$dir/settings.txt" "$settings")"
+    rm -rf "$dir"
   fi
   if [[ ! -d $dir ]]; then
     quietly "$dir.setup.log" meson setup "$dir" "$root" "$@" || return
-    write_settings "$dir" "$settings"
+    printf '%s\n' "$settings" >"$dir/settings.txt"
   fi
-  # meson writes the names of sources anew where it has to run again.
-  [[ " $* " != *" --unity=on "* ]] || { quietly "$dir.setup.log" ninja -C "$dir" build.ninja && make_unity_relative "$dir"; } || return
+  quietly "$dir.setup.log" ninja -C "$dir" build.ninja || return
   mapfile -t wanted < <(targets_in "$dir")
   wanted+=("${targets[@]}")
   set_up_ccache
-  # `ninja -n` says at once whether there is anything to do.
-  [[ $(ninja -C "$dir" -n "${wanted[@]}" 2>/dev/null 9>&-) == *'no work to do'* ]] && return
-  note "building build/$name${targets:+ (${targets[*]##*/})} ..."
-  if [[ -t 2 ]]; then
-    # On a terminal ninja overwrites one line and shows in full only what fails.
-    ninja -C "$dir" "${wanted[@]}" >&2 </dev/null 9>&- || return
-  else
-    with_progress "$dir.log" "build/$name" ninja -C "$dir" "${wanted[@]}" || return
+  # What there is to do, in which a mistake is said twice.
+  plan=$(NINJA_STATUS='[%f/%t] ' ninja -C "$dir" -n "${wanted[@]}" 2>&1 9>&-) || true
+  [[ $plan != *'no work to do'* ]] || return 0
+  if ! python=$(python_with resource); then
+    note "building build/$name ..."
+    quietly "$dir.log" ninja -C "$dir" "${wanted[@]}" || return
+  elif ! "$python" "$root/tools/ninja_progress.py" "$dir" "build/$name" "$dir.log" "${wanted[@]}" <<<"$plan" 9>&-; then
+    note "failed: the build of build/$name; build/$name.log has all of it"
+    return 1
   fi
-  # Without the record a copy of the checkout is built anew, and nothing else is lost.
-  if python=$(python_with json); then "$python" "$root/tools/build_record.py" write "$root" "$dir" || true; fi
-  note "built build/$name in $((SECONDS - started)) s"
+}
+
+# cpu_seconds FILE...: prints the sum of what builds have added to these, which need not be there.
+cpu_seconds() {
+  local seconds sum=0
+  while read -r seconds; do sum=$((sum + seconds)); done < <(cat "$@" 2>/dev/null)
+  echo "$sum"
+}
+
+# why_anew FILE SETTINGS: prints the first line that is not as in the file, which has the settings of before.
+why_anew() {
+  local line
+  [[ -f $1 ]] || { echo "it has not been configured to the end"; return; }
+  [[ $(head -n 1 "$1") == "$root" ]] || { echo "it was set up in $(head -n 1 "$1")"; return; }
+  while IFS= read -r line; do
+    grep -qxF -e "$line" "$1" || { echo "it was not set up with $line"; return; }
+  done <<<"$2"
+  echo "it was set up with other options"
 }
 
 # python_version PYTHON: prints 3.11, or nothing where that does not run or its headers are missing.

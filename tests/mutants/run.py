@@ -147,7 +147,7 @@ def restore(name):
 
 def copy_build():
     """Takes over the build products of the usual tree, after replacing its paths by those of the copy. The sources of a
-    unity build have paths where tools/setup.sh has not made them relative: what was compiled of them is compiled again."""
+    unity build have paths, too: what was compiled of them is compiled again."""
     run("cp", "-a", str(USUAL), str(BUILD.parent), check=True)
     for path in (BUILD / "build.ninja", *(BUILD / "meson-info").glob("*.json"), *BUILD.rglob("*-unity[0-9]*.cpp")):
         old = path.read_text()

@@ -9,24 +9,16 @@ import sys
 import tempfile
 
 import support
+import terminal
 from support import ProcessTest, SOURCE, run
 
-PAGES = {"--help": "docs/help.txt", "--help-all": "docs/help-all.txt", "--help-markdown": "docs/options.md"}
-WRONG = ["--mode asink", "--mode=a-synk", "--workers three", "--workers 0", "--workers 257", "--workers 4..2", "--workers 2-4",
-         "--workers 2..x", "--workers -3", "--optimizer adm", "--optimizer xyz", "--wrokers 3", "--mod", "--steps 10 --worker=3",
-         "--wrong --help", "--workers", "-x", "4", "--lr fast", "--lr -1", "--momentum 1", "--momentum 1.5e0x",
-         "--delay 1:xms", "--delay 1:5ms,2:yx", "--delay q:5ms", "--delay 300:5ms", "--delay 1:10x@z", "--device gpu",
-         "--device cpu,1:cuda:x", "--wire f16", "--wire 1:f16", "--linger soon", "--linger -1s", "--interval 5ks",
-         "--max-part-bytes many", "--max-part-bytes 0", "--chunk-bytes many", "--chunk-bytes gup", "--chunk-bytes 0",
-         "--chunk-bytes 4x", "--chunk-bytes -1", "--checkpoint-every 5", "--checkpoint-every xs",
-         "--publish-every 0steps", "--publish-every 1-step", "--publish-every x-steps", "--threads 65", "--index-base 2", "--ps-tasks 1.5", "--",
-         "--json --mode asink", "--workers three --help", "--steps", "--json --mode"]
-RIGHT = ["--mode A-Sync", "--workers 3", "--workers 2..5", "--workers 007", "--lr 1e-3", "--lr .5", "--lr 0", "--lr 5.", "--momentum 0.9e0",
-         "--delay 5ms", "--delay 1:5ms,all:10x@0.1", "--device cuda,2:cpu", "--device cuda:1", "--device 1:cuda:0", "--wire 0:bf16,float32,2:bf16-push",
-         "--linger 5MIN", "--linger 3", "--max-part-bytes 4mib", "--chunk-bytes 64K", "--chunk-bytes auto",
-         "--chunk-bytes GPU", "--checkpoint-every 1000steps",
-         "--checkpoint-every 5m", "--seed 18446744073709551615", "--numa 0,1", "--place w=0", "--json",
-         "--json=false", "--job w", "--lr-schedule exp:0.5:100", "--save --x", "--mode sync --mode async"]
+PAGES = {"--help": "docs/help.txt", "--help-all": "docs/options.md", "--help-markdown": "docs/options.md"}
+FILES = ("tools/run", "tools/setup.sh", "tools/ninja_progress.py", "tools/unit_seconds.txt", "meson.build",
+         *PAGES.values())
+UNKNOWN = ["--wrokers 3", "--mod", "--steps 10 --worker=3", "--wrong --help", "x", "--mode sync x", "-x 4",
+           "--json --mod=\"sync\""]
+KNOWN = ["--mode sync", "--workers 2..5 --lr=.5", "--json", "--json=false --job w", "--save --x", "--workers",
+         "--mode asink", "-- program --wrokers 3"]
 
 
 class Checkout(ProcessTest):
@@ -38,7 +30,7 @@ class Checkout(ProcessTest):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name).resolve()
         self.root = self.folder / "clone"
-        for name in ("tools/run", "tools/setup.sh", "tools/check_options.sh", "tools/build_record.py", "meson.build", *PAGES.values()):
+        for name in FILES:
             (self.root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(SOURCE / name, self.root / name)
         self.bin = self.folder / "bin"
@@ -54,24 +46,17 @@ class BeforeTheBuild(Checkout):
         super().setUp()
         self.put_on_path("bash", "env", "cat", "dirname", "readlink")
 
-    def tools_run(self, *arguments, **variables):
-        done = subprocess.run([self.root / "tools/run", *arguments], env={"PATH": str(self.bin), **variables},
-                              capture_output=True, text=True, timeout=support.PATIENCE)
-        self.assertFalse((self.root / "build").exists())
+    def tools_run(self, *arguments, built=False):
+        done = subprocess.run([self.root / "tools/run", *arguments], env={"PATH": str(self.bin)}, capture_output=True,
+                              text=True, timeout=support.PATIENCE)
+        self.assertEqual((self.root / "build").exists(), built)
         return support.Result(done.returncode, done.stdout, done.stderr)
 
-    def assert_same_refusal(self, arguments, variables):
-        own, program = self.tools_run(*arguments, **variables), run("launch_shm", *arguments, env=variables)
-        self.assertEqual((own.code, program.code), (2, 2), own.err + program.err)
-        self.assertEqual(own.err.removeprefix("tools/run: "), program.err.removeprefix("launch_shm: "))
-        self.assertEqual(own.out, program.out)
-
     def test_its_help_is_that_of_launch_shm(self):
+        self.assertEqual((SOURCE / PAGES["--help"]).read_text(), run("launch_shm", "--help").out,
+                         "launch_shm --help > docs/help.txt")
         for option, page in PAGES.items():
-            with self.subTest(option):
-                program = run("launch_shm", option)
-                self.assertEqual((SOURCE / page).read_text(), program.out, f"launch_shm {option} > {page}")
-                self.assertEqual(self.tools_run(option), (0, program.out, ""))
+            self.assertEqual(self.tools_run(option), (0, (SOURCE / page).read_text(), ""))
         self.assertEqual(self.tools_run("-h"), self.tools_run("--workers", "2", "--help"))
 
     def test_it_says_its_version_and_whether_it_is_built(self):
@@ -80,149 +65,156 @@ class BeforeTheBuild(Checkout):
         self.assertEqual(out.splitlines()[0], run("launch_shm", "--version").out.splitlines()[0])
         self.assertIn("none yet", out)
 
-    def test_it_refuses_what_launch_shm_refuses_in_the_same_words(self):
-        for line in WRONG:
+    def test_it_refuses_unknown_names_as_launch_shm_does(self):
+        for line in UNKNOWN:
             with self.subTest(line):
-                self.assert_same_refusal(line.split(), {})
-        for variable, value in (("PS_SHM_WORKERS", "three"), ("PS_SHM_MODE", "asink"), ("PS_SHM_DELAY", "1:xms"), ("PS_SHM_LR", "-1"), ("PS_SHM_JSON", "maybe")):
-            with self.subTest(variable):
-                self.assert_same_refusal([], {variable: value})
+                own, program = self.tools_run(*line.split()), run("launch_shm", *line.split())
+                self.assertEqual((own.code, program.code), (2, 2), own.err + program.err)
+                hint = re.compile("; did you mean [^?]*[?]")
+                self.assertEqual(own.err.removeprefix("tools/run: "),
+                                 hint.sub("", program.err.removeprefix("launch_shm: ")))
+                self.assertEqual(own.out, hint.sub("", program.out))
 
-    def test_it_passes_what_launch_shm_takes(self):
-        for line in RIGHT:
+    def test_it_passes_the_names_that_launch_shm_has_and_leaves_values_to_it(self):
+        names = re.findall(r"(?m)^  (--[a-z0-9-]+)", run("launch_shm", "--help-all").out)
+        self.assertGreater(len(names), 90)
+        for line in [*KNOWN, *(f"{name}=1" for name in names if not name.startswith(("--help", "--version")))]:
             with self.subTest(line):
-                self.assertEqual(run("launch_shm", *line.split(), "--help").code, 0)
                 result = self.tools_run(*line.split())
-                self.assertNotEqual(result.code, 2, result.err)
-                self.assertNotIn("--help", result.err)
-        for arguments, variables in (([], {"PS_SHM_WORKERS": ""}), (["--workers", "2"], {"PS_SHM_WORKERS": "three"}),
-                                     ([], {"PS_SHM_JSON": "yes"}), (["--", "program", "--mode", "asink"], {})):
-            self.assertNotEqual(self.tools_run(*arguments, **variables).code, 2)
+                self.assertNotIn("see --help", result.err)
+                self.assertNotIn(result.code, (0, 2))  # nothing can be installed here
 
-    def test_it_reads_options_alike_in_every_language(self):
-        locale = self.folder / "tr_TR.UTF-8"  # Turkish: the upper case of i is not I
-        if shutil.which("localedef"):
-            subprocess.run(["localedef", "-i", "tr_TR", "-f", "UTF-8", locale], capture_output=True)
-        if not locale.exists():
-            self.skipTest("skipped: no Turkish locale can be made here")
-        turkish = {"LOCPATH": str(self.folder), "LC_ALL": locale.name}
-        for arguments, variables in ((["--linger", "5MIN"], {}), ([], {"PS_SHM_LINGER": "5min"})):
-            result = self.tools_run(*arguments, **turkish, **variables)
-            self.assertNotEqual(result.code, 2, result.err)
-            self.assertNotIn("invalid variable name", result.err)
-        self.assertEqual(self.tools_run(PS_SHM_LINGER="soon", **turkish).code, 2)
+    def test_what_is_built_answers_and_refuses_without_a_new_build(self):
+        launch = self.root / "build/run/tools/launch_shm"
+        launch.parent.mkdir(parents=True)
+        launch.write_text('#!/usr/bin/env bash\necho "launch_shm $*"; exit 2\n')
+        launch.chmod(0o755)
+        for line, passed in (("--workers 3 --help-all", "--help-all"), ("--version", "--version"),
+                             ("--mode sync --wrokers=3", "--wrokers=3"), ("--json x", "--json x")):
+            with self.subTest(line):
+                self.assertEqual(self.tools_run(*line.split(), built=True), (2, f"launch_shm {passed}\n", ""))
 
     def test_an_option_is_no_command_of_the_shell(self):
         for option in ("--$(echo>x)", "--a[$(echo>x)]", "--workers=$(echo>x)", "--workers=a[$(echo>x)]"):
-            self.assertEqual(self.tools_run(option).code, 2)
+            self.assertNotEqual(self.tools_run(option).code, 0)
             self.assertFalse(pathlib.Path("x").exists())
 
 
 TINY = """project('tiny', 'c')
-configure_file(input: 'place.h.in', output: 'place.h', configuration: {'PLACE': meson.project_source_root()})
-own = shared_library('own', 'own.c', version: '1')
-executable('place', 'place.c', link_with: own)
-executable('named', 'named.c', c_args: '-DROOT="@0@"'.format(meson.project_source_root()))
+own = shared_library('own', 'own.c', 'more.c', version: '1', install: true)
+executable('place', 'place.c', link_with: own, install: true)
+custom_target('commit', command: ['echo', 'x'], capture: true, output: 'commit', build_by_default: true,
+  build_always_stale: true)
 """
 
 
 class Building(Checkout):
     def setUp(self):
         super().setUp()
-        for name, text in {"meson.build": TINY, "own.h": "int own(void);\n", "own.c": '#include "own.h"\nint own(void) { return 3; }\n',
-                           "place.h.in": '#define PLACE "@PLACE@"\n',
-                           "place.c": '#include "own.h"\n#include <stdio.h>\nint main(void) { return printf("%d\\n", own()) < 0; }\n',
-                           "named.c": '#include <stdio.h>\nint main(void) { return puts(ROOT) < 0; }\n'}.items():
+        place = '#include "own.h"\n#include <stdio.h>\nint main(void) { return printf("%d\\n", own()) < 0; }\n'
+        for name, text in {"meson.build": TINY, "own.h": "int own(void);\n", "place.c": place,
+                           "own.c": '#include "own.h"\nint own(void) { return 3; }\n',
+                           "more.c": "int more(void) { return 4; }\n"}.items():
             (self.root / name).write_text(text)
 
+    def start_build(self, root=None, *options, **variables):
+        script = 'set -euo pipefail; . "$0/tools/setup.sh" && lock run && build run -Dwerror=false --unity=on "$@"'
+        process = support.start("bash", "-c", script, root or self.root, *options, env=variables)
+        self.started.append(process)
+        return process
+
     def build(self, root=None, *options, **variables):
-        """Returns the output without its times, and the objects that the compiler made."""
+        """Returns the output without its times, and how many objects the compiler made."""
         log = (root or self.root) / "build/run.log"
         log.unlink(missing_ok=True)
-        script = 'set -euo pipefail; . "$0/tools/setup.sh" && lock run && build run -Dwerror=false "$@"'
-        done = subprocess.run(["bash", "-ec", script, root or self.root, *options], capture_output=True, text=True, timeout=support.PATIENCE,
-                              stdin=subprocess.DEVNULL, env={**support.environment(), **variables})
-        self.assertEqual(done.returncode, 0, done.stderr)
-        return done.stderr, sorted(re.findall(r"Compiling C object (\S+)", log.read_text() if log.exists() else ""))
+        done = support.finish(self.start_build(root, *options, **variables))
+        self.assertEqual(done.code, 0, done.err)
+        return done.err, log.read_text().count("Compiling C object") if log.exists() else 0
 
-    def says(self, root, program="place"):
-        return subprocess.run([root / "build/run" / program], check=True, capture_output=True, text=True).stdout.strip()
-
-    def test_a_moved_checkout_keeps_its_build(self):
-        self.build(self.root, f"-Dprefix={self.root}/installed")
-        there = self.root.rename(self.folder / "elsewhere")
-        option = f"-Dprefix={there}/installed"
-        said, compiled = self.build(there, option)
-        self.assertIn("build/run was moved or copied here", said)
-        self.assertEqual(compiled, ["named.p/named.c.o"])  # its compile command contains the path of the folder
-        self.assertEqual((self.says(there), self.says(there, "named")), ("3", str(there)))
-        self.assertEqual(self.build(there, option), ("", []))
-        self.assertNotIn(str(self.root), (there / "build/run/meson-private/cmd_line.txt").read_text())
-
-    def test_a_copied_checkout_keeps_its_build_and_notices_what_has_changed(self):
-        self.build()
-        log = self.root / "build/run/.ninja_log"
-        header, *entries = log.read_text().splitlines()
-        log.write_text("\n".join([header, *reversed(entries)]) + "\n")  # as ninja reorders it now and then
+    def test_a_copied_checkout_builds_anew_and_says_so(self):
+        said, compiled = self.build()
+        self.assertRegex(said, r"\Abuilding build/run \.\.\.\nbuilt build/run in \d+ s, with \d+ s of CPU\n\Z")
+        self.assertEqual((compiled, self.build()), (2, ("", 0)))
         there = self.folder / "copy"
-        there.mkdir()
-        # Copies the build first, so that it looks older than its sources.
-        for name in sorted(os.listdir(self.root)):
-            subprocess.run(["cp", "-r", self.root / name, there], check=True)
-        shutil.rmtree(self.root)
-        self.assertEqual(self.build(there)[1], ["named.p/named.c.o"])
-        self.assertEqual((self.says(there), self.says(there, "named")), ("3", str(there)))
-        again = self.folder / "again"
-        subprocess.run(["cp", "-r", there, again], check=True)
-        source = again / "own.c"
-        source.write_text(source.read_text().replace("3", "4"))
-        os.utime(source, (1e9, 1e9))  # an old time stamp
-        self.assertEqual(self.build(again)[1], ["libown.so.1.p/own.c.o", "named.p/named.c.o"])
-        self.assertEqual(self.says(again), "4")
-
-    def test_a_folder_that_cannot_be_kept_says_why(self):
-        self.build()
-        there = self.folder / "copy"
-        subprocess.run(["cp", "-r", self.root, there], check=True)
-        (there / "build/run/.ninja_log").write_text((there / "build/run/.ninja_log").read_text() + "# more\n")
+        shutil.copytree(self.root, there, symlinks=True)
         said, compiled = self.build(there)
-        self.assertIn("build/run is made anew: it was moved or copied here, and ninja has built", said)
-        self.assertEqual(len(compiled), 3)
-        said, compiled = self.build(there, CFLAGS="", CXXFLAGS="-g1")
-        self.assertIn("build/run is made anew: it was not set up with CXXFLAGS=-g1", said)
-        (there / "build/run/settings.txt").unlink()
-        self.assertIn("build/run is made anew: it has not been configured to the end", self.build(there, CXXFLAGS="-g1")[0])
+        self.assertIn(f"build/run is made anew: it was set up in {self.root}", said)
+        self.assertEqual((compiled, self.build(there)), (2, ("", 0)))
+        done = subprocess.run([there / "build/run/place"], check=True, capture_output=True, text=True)
+        self.assertEqual(done.stdout, "3\n")
 
-    def test_off_a_terminal_a_build_says_how_far_it_is(self):
+    def test_other_settings_or_half_a_folder_are_a_reason_to_build_anew(self):
         self.build()
+        self.assertIn("build/run is made anew: it was not set up with CXXFLAGS=-g1", self.build(CXXFLAGS="-g1")[0])
+        (self.root / "build/run/settings.txt").unlink()
+        self.assertIn("build/run is made anew: it has not been configured to the end", self.build(CXXFLAGS="-g1")[0])
+
+    def test_installing_elsewhere_compiles_nothing_again(self):
+        self.build()
+        folder = self.root / "build/run"
+        for command in (["meson", "configure", folder, f"-Dprefix={self.folder}/elsewhere"],
+                        ["ninja", "-C", folder, "build.ninja"]):
+            subprocess.run(command, check=True, capture_output=True)
+        done = subprocess.run(["ninja", "-C", folder, "-n"], check=True, capture_output=True, text=True)
+        self.assertNotIn("Compiling", done.stdout)
+        subprocess.run(["meson", "install", "-C", folder], check=True, capture_output=True)
+        self.assertTrue((self.folder / "elsewhere/bin/place").exists())
+        self.assertEqual(self.build(), ("", 0))
+
+    def stand_in_ninja(self):
+        """A ninja that finishes one of three units, and the second after the file `said` is there."""
         (self.bin / "ninja").write_text("""#!/usr/bin/env bash
-for argument in "$@"; do [[ $argument != -n ]] || exit 0; done
+said() { status=${NINJA_STATUS//%f/$1}; echo "${status//%t/3}$2"; }
+compiler() {
+  exec -a cc bash -c 'for ((i = 0; i < 3000; ++i)); do [[ ! -e $0 ]] || exit 0; read -r -t 0.02 <> <(:) || true; done' \\
+    "$PS_SHM_TEST_FOLDER/said" -o src/libps_hot.a.p/meson-generated_ps_hot-unity2.cpp.o -c
+}
+hot() { echo "Compiling C++ object src/libps_hot.a.p/meson-generated_ps_hot-unity$1.cpp.o"; }
+case " $* " in
+  *' build.ninja '*) exit ;;
+  *' -n '*) said 1 "$(hot 0)"; said 2 "$(hot 2)"; said 3 "Linking target src/libps_shm.so"; exit ;;
+esac
 echo "ninja: Entering directory"
-echo "${NINJA_STATUS//%f/120}" | { read -r status && echo "${status//%t/311} Compiling a.c"; }
-printf '[121/311] Comp'
-for ((i = 0; i < 1000; ++i)); do
-  [[ ! -e $PS_SHM_TEST_FOLDER/said ]] || break
-  read -r -t 0.02 <> <(:) || true
-done
-echo 'iling b.c'
+said 1 "$(hot 0)"
+(compiler)
+said 2 "$(hot 2)"
+[[ ${PS_SHM_TEST_CODE:-0} == 0 ]] || echo "FAILED: src/libps_shm.so"
 exit "${PS_SHM_TEST_CODE:-0}"
 """)
         (self.bin / "ninja").chmod(0o755)
-        variables = {"PATH": f"{self.bin}:{os.environ['PATH']}", "PS_SHM_TEST_FOLDER": str(self.folder), "PS_SHM_TEST_REPORT_SECONDS": "1"}
-        for code, more in (("0", r"built build/run in \d+ s\n"), ("3", r"ninja: Entering directory\n\[120/311\] Compiling a.c\n\[121/311\] Compiling b.c\nfailed: ninja .*\n")):
+        return {"PATH": f"{self.bin}:{os.environ['PATH']}", "PS_SHM_TEST_FOLDER": str(self.folder),
+                "PS_SHM_TEST_REPORT_SECONDS": "0.2"}
+
+    def test_off_a_terminal_a_build_says_how_far_it_is_and_what_it_compiles(self):
+        self.build()
+        variables = self.stand_in_ninja()
+        (self.root / "tools/unit_seconds.txt").write_text("# a table\n30  src hot 0\n70  src hot 2\n")
+        for code, end in (("0", r"built build/run in \d+ s, with \d+ s of CPU\n"),
+                          ("3", r"ninja: Entering directory\nFAILED: src/libps_shm.so\nfailed: the build of .*\n")):
             with self.subTest(code):
                 (self.folder / "said").unlink(missing_ok=True)
-                script = 'set -euo pipefail; . "$0/tools/setup.sh" && lock run && build run -Dwerror=false'
-                process = support.start("bash", "-c", script, self.root, env={**variables, "PS_SHM_TEST_CODE": code})
-                self.started.append(process)
+                process = self.start_build(**variables, PS_SHM_TEST_CODE=code)
                 lines = [support.read_line(process.stderr)]
-                while lines[-1] and " of " not in lines[-1]:  # a report may precede ninja's first line
+                while lines[-1] and "hot 2" not in lines[-1]:
                     lines.append(support.read_line(process.stderr))
                 (self.folder / "said").touch()
                 done = support.finish(process)
                 self.assertEqual(done.code, 1 if code != "0" else 0)
-                self.assertRegex("".join(lines) + done.err, r"\Abuilding build/run \.\.\.\n(building build/run: \d+ s\n)*(building build/run: 12[01] of 311, \d+ s\n)+" + more + r"\Z")
-                self.assertEqual((self.root / "build/run.log").read_text().splitlines()[-1], "[121/311] Compiling b.c")
+                self.assertRegex(lines[-1], r"\Abuilding build/run: \[1/3\] \d+ s, (29|[3-9]\d) %: src hot 2\n\Z")
+                self.assertRegex("".join(lines) + done.err,
+                                 r"\Abuilding build/run \.\.\.\n(building build/run: \[[0-2]/3\] \d+ s, \d+ %(: src hot 2)?\n)+"
+                                 + end + r"\Z")
+                self.assertIn("Compiling C++ object", (self.root / "build/run.log").read_text())
+
+    def test_on_a_terminal_it_does_so_in_place(self):
+        self.build()
+        variables = self.stand_in_ninja()
+        script = '. "$0/tools/setup.sh"; build run -Dwerror=false --unity=on'
+        with terminal.Terminal(60, shutil.which("bash"), "-c", script, self.root, env=variables) as shell:
+            shell.read_until(lambda: re.search(r"\r\x1b\[K\[1/3\] \d+ s, \d+ %: src hot 2", shell.shown), "what is compiled")
+            (self.folder / "said").touch()
+            self.assertEqual(shell.finish(), 0, shell.shown)
+            self.assertRegex(shell.shown, r"\r\x1b\[Kbuilt build/run in \d+ s")
 
 
 class Searches(Checkout):

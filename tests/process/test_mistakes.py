@@ -310,7 +310,7 @@ class BeforeAnythingStarts(ProcessTest):
             copy = pathlib.Path(folder)
             (copy / "tools").mkdir()
             (copy / "docs").mkdir()
-            for name in ("tools/run", "tools/setup.sh", "tools/check_options.sh", "docs/options.md"):
+            for name in ("tools/run", "tools/setup.sh", "docs/options.md"):
                 (copy / name).write_bytes((support.SOURCE / name).read_bytes())
             (copy / "tools" / "run").chmod(0o755)
             for wrong in (["--worker", "3"], ["--steps", "10", "--worker=3"]):
