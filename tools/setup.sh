@@ -122,8 +122,11 @@ help_of() {
 # lock NAME: holds build/NAME.lock (as descriptor 9) until unlock or the end, so that two calls do not build at once.
 # Children get `9>&-`, or else a compiler cache's server that outlives us would keep the lock.
 lock() {
-  mkdir -p "$root/build" || return
-  exec 9>"$root/build/$1.lock" || return
+  if ! { mkdir -p "$root/build" && true >>"$root/build/$1.lock"; } 2>/dev/null; then
+    note "$root/build cannot be written: build in a copy of your own, as in cp -r $root ~/ps-shm && ~/ps-shm/tools/run"
+    return 1
+  fi
+  exec 9>"$root/build/$1.lock"
   flock -n 9 || { note "waiting for another call that holds build/$1.lock"; flock 9; }
 }
 unlock() { exec 9>&-; }

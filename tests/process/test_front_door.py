@@ -1,5 +1,6 @@
 """What tools/run and tools/test avoid so that nobody has to wait: no build for an answer or a refusal, no rebuild of a
 folder that was moved, no second search of the same states; and what a build reports while it runs."""
+import json
 import os
 import pathlib
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import unittest
 
 import support
 import terminal
@@ -161,6 +163,13 @@ class Building(Checkout):
         self.assertTrue((self.folder / "elsewhere/bin/place").exists())
         self.assertEqual(self.build(), ("", 0))
 
+    def test_a_checkout_that_cannot_be_written_is_named_with_a_way_out(self):
+        (self.root / "build").write_text("no folder")
+        done = support.finish(self.start_build())
+        self.assertEqual(done.code, 1)
+        self.assertEqual(done.err, f"{self.root}/build cannot be written: build in a copy of your own, as in "
+                                   f"cp -r {self.root} ~/ps-shm && ~/ps-shm/tools/run\n")
+
     def stand_in_ninja(self):
         """A ninja that finishes one of three units, and the second after the file `said` is there."""
         (self.bin / "ninja").write_text("""#!/usr/bin/env bash
@@ -215,6 +224,25 @@ exit "${PS_SHM_TEST_CODE:-0}"
             (self.folder / "said").touch()
             self.assertEqual(shell.finish(), 0, shell.shown)
             self.assertRegex(shell.shown, r"\r\x1b\[Kbuilt build/run in \d+ s")
+
+
+class Times(unittest.TestCase):
+    def test_the_time_of_each_suite_and_the_slowest_tests_are_shown(self):
+        with tempfile.TemporaryDirectory() as folder:
+            logs = [pathlib.Path(folder) / name for name in ("test.json", "asan.json")]
+            for log in logs:
+                tests = [{"name": f"ps-shm:unit+slow / unit_{i}", "starttime": 1000 + i, "duration": 2 * i} for i in range(12)]
+                tests += [{"name": "ps-shm:process / process_x", "starttime": 1003.5, "duration": 40.2}]
+                log.write_text("".join(json.dumps(test) + "\n" for test in tests) + '{"name": "half a l')
+            done = subprocess.run([sys.executable, "-B", SOURCE / "tools/dev/test_times.py",
+                                   *(f"build/{log.stem}={log}" for log in logs)], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines[:2], ["build/test unit        33 s from start to end,   132 s of 12 tests",
+                                     "build/test process     40 s from start to end,    40 s of 1 tests"])
+        self.assertEqual((len(lines), lines[4]), (15, "The 10 slowest tests:"))
+        self.assertEqual(lines[5], "     40 s  build/test process process_x")
+        self.assertEqual(lines[7], "     22 s  build/test unit unit_11")
 
 
 class Searches(Checkout):
