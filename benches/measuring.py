@@ -91,12 +91,15 @@ def run(command, seconds, **options):
     return finish(start(command, **options), seconds)
 
 
-def build(folder, root, program):
-    """Builds that program in a build folder, which is set up if there is none."""
+def build(folder, root, *programs):
+    """Builds these programs in a build folder, which is set up if there is none, and says meanwhile how far it is."""
     if not (folder / "build.ninja").exists():
         run(["meson", "setup", folder, root, "-Dbuildtype=release", "-Dtests=false"], 300)
-    print(f"building {folder}", file=sys.stderr)
-    run(["ninja", "-C", folder, program], 1800)
+    plan = subprocess.run(["ninja", "-C", folder, "-n", *programs], capture_output=True, text=True,
+                          env={**os.environ, "NINJA_STATUS": "[%f/%t] "})
+    progress = [sys.executable, "-B", root / "tools/ninja_progress.py", folder, folder.name, f"{folder}.log", *programs]
+    if subprocess.run(progress, input=plan.stdout, text=True).returncode != 0:
+        raise Failed(f"the build of {folder} failed; {folder}.log has all of it")
 
 
 def plain_name(name):

@@ -24,6 +24,9 @@ PACKAGES = {
 }
 
 
+OTHERS = {"mpi", "torch", "tensorflow", "redis", "train", "shared"}  # kinds of figures that benches/micro does not measure
+
+
 class Missing(Exception):
     """What would measure a figure is not there; the message says what."""
 
@@ -44,8 +47,9 @@ def find_python(module):
 
 
 class Figures:
-    def __init__(self, options):
-        self.options = options
+    def __init__(self, options, folder):
+        """The folder is for data and sockets, and is not removed."""
+        self.options, self.folder = options, folder
         self.micro = self._find_micro(options.build / "benches")
         self.names = {}
         if self.micro:
@@ -53,11 +57,7 @@ class Figures:
         self.context = {}
         self.pythons = {module: find_python(module) for module in ("torch", "tensorflow", "ray")}
         self.programs = options.build / "rivals"
-        self.folder = tempfile.TemporaryDirectory(prefix="speed-")
-        self.training = training.Training(options, self.pythons, pathlib.Path(self.folder.name))
-
-    def close(self):
-        self.folder.cleanup()
+        self.training = training.Training(options, self.pythons, folder)
 
     @staticmethod
     def _find_micro(folder):
@@ -65,7 +65,7 @@ class Figures:
 
     def lacks(self, key):
         """Whether this is a case of a micro that does not have it."""
-        return key.split("/")[0] not in ("mpi", "torch", "tensorflow", "redis", "train", "shared") and key not in self.names
+        return key.split("/")[0] not in OTHERS and key not in self.names
 
     def figure_of(self, key):
         kind, *rest = key.split("/")
@@ -150,7 +150,7 @@ class Figures:
         if not shutil.which("redis-server") or not shutil.which("redis-benchmark"):
             raise Missing("not installed: Redis")
         clients, size = 2, 400_000
-        with tempfile.TemporaryDirectory(prefix="redis-", dir=self.folder.name) as folder:
+        with tempfile.TemporaryDirectory(prefix="redis-", dir=self.folder) as folder:
             socket = f"{folder}/socket"
             server = measuring.start(
                 [
