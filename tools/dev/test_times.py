@@ -30,7 +30,8 @@ def main():
     width = max((len(suite) for suite in suites), default=0)
     for suite, ran in suites.items():
         wall = max(start + seconds for start, seconds in ran) - min(start for start, _ in ran)
-        print(f"{suite:{width}}  {wall:5.0f} s from start to end, {sum(seconds for _, seconds in ran):5.0f} s of {len(ran)} tests")
+        summed = sum(seconds for _, seconds in ran)
+        print(f"{suite:{width}}  {wall:5.0f} s from start to end, {summed:5.0f} s of {len(ran)} tests")
     print(f"The {min(SLOWEST, len(tests))} slowest tests:")
     for suite, name, _, seconds in sorted(tests, key=lambda test: -test[3])[:SLOWEST]:
         print(f"  {seconds:5.0f} s  {suite} {name}")
