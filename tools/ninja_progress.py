@@ -22,7 +22,7 @@ import time
 
 TABLE = pathlib.Path(__file__).resolve().parent / "unit_seconds.txt"
 STATUS = re.compile(r"\[(\d+)/(\d+)\] (.*)")
-LEAST = 10.0  # seconds of a unit that the table has
+LEAST = 6.0  # seconds of a unit that the table has
 COMPILED, OTHER = 3.0, 0.3  # of a unit, and of another step, of which nothing is known
 
 
@@ -60,10 +60,12 @@ def read_table():
 def print_table(folders):
     units = {}
     for folder in folders:
-        for output, seconds in seconds_before(folder).items():
-            if output.endswith(".o") and seconds >= LEAST:
-                units[unit_name(output)] = seconds
-    print("# Seconds to compile a unit: tools/ninja_progress.py --table prints them. They only weigh what is left.")
+        known = seconds_before(folder)
+        cpu = pathlib.Path(f"{folder}.cpu")
+        factor = sum(map(int, cpu.read_text().split())) / sum(known.values()) if cpu.exists() else 1
+        units |= {unit_name(output): factor * seconds for output, seconds in known.items()
+                  if output.endswith(".o") and factor * seconds >= LEAST}
+    print("# CPU seconds of a unit, about: tools/ninja_progress.py --table prints them. They only weigh what is left.")
     for name, seconds in sorted(units.items(), key=lambda unit: (-unit[1], unit[0])):
         print(f"{seconds:.0f}  {name}")
 

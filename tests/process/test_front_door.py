@@ -245,6 +245,29 @@ class Times(unittest.TestCase):
         self.assertEqual(lines[7], "     22 s  build/test unit unit_11")
 
 
+    def test_the_table_of_units_is_made_of_what_builds_have_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            build = pathlib.Path(folder) / "run"
+            build.mkdir()
+            hot = "src/libps_hot.a.p/meson-generated_ps_hot-unity{}.cpp.o"
+            log = [(0, 90_000, hot.format(0)), (0, 4_000, hot.format(1)), (90_000, 96_000, "src/libps_shm.so")]
+            log.append((0, 100_000, "tools/launch_shm.p/launch_shm_main.cpp.o"))
+            lines = ("\t".join(map(str, (begin, end, 0, name, "hash"))) for begin, end, name in log)
+            (build / ".ninja_log").write_text("# ninja log v5\n" + "\n".join(lines) + "\n")
+            (pathlib.Path(folder) / "run.cpu").write_text("80\n20\n")  # half of what passed
+            table = subprocess.run([sys.executable, "-B", SOURCE / "tools/ninja_progress.py", "--table", build],
+                                   check=True, capture_output=True, text=True).stdout
+        self.assertEqual(table.splitlines()[1:], ["50  tools launch_shm launch_shm_main", "45  src hot 0"])
+
+    def test_the_yardstick_fails_with_its_compiler(self):
+        def measure(compiler):
+            return subprocess.run([SOURCE / "tools/dev/yardstick"], capture_output=True, text=True,
+                                  env={**os.environ, "CXX": compiler})
+        done = measure("true")
+        self.assertRegex(done.stdout, r"\A0\.\d s of CPU\n\Z")
+        self.assertEqual((done.returncode, done.stderr, measure("false").returncode), (0, "", 1))
+
+
 class Searches(Checkout):
     """tests/once.py, with a script as the search that counts how often it is run."""
 
