@@ -141,6 +141,33 @@ class Launches(ProcessTest):
                 self.assertEqual(out, "1\n", err)
                 self.assertIn("/dev/shm", err)
 
+    def test_where_the_parameters_alone_do_not_fit_nothing_is_started(self):
+        script = 'mount -t tmpfs -o size=1m none /dev/shm && "$@"; echo $?; ls /dev/shm'
+        if not support.may_mount():
+            self.skipTest("no mounts of one's own are allowed here")
+        _, out, err = run("unshare", "-m", "sh", "-c", script, "sh", support.TOOLS / "launch_shm", "--job", self.job,
+                          "--model", "mf", "--factors", 1000)
+        self.assertEqual(out, "1\n", err)
+        self.assertRegex(err, r"\Alaunch_shm: the parameters of the model take \d+\.\d MiB, of which /dev/shm has 1\.0 left; "
+                              r"free some \(inspect_shm ls\), .* --shm-size\)\n\Z")
+
+    def test_workers_that_fail_for_one_reason_are_told_of_in_one_line(self):
+        # Each waits until all are there, and then fails by itself, though it is asked to end.
+        worker = """#!/bin/sh
+trap '' TERM
+: >"$FOLDER/$$"
+until [ "$(ls "$FOLDER" | wc -l)" -ge 3 ]; do :; done
+case " $* " in *' --rank 1 '*) echo 'worker_shm: no luck' >&2 ;; *) echo 'worker_shm: no memory' >&2 ;; esac
+exit 1
+"""
+        with tempfile.TemporaryDirectory() as folder, support.programs_beside(worker) as launch:
+            code, _, err = run(launch, "--job", self.job, *self.COUNT, "--workers", 3, env={"FOLDER": folder})
+        self.assertEqual(code, 1)
+        lines = sorted(err.splitlines())
+        self.assertEqual([line.split(";")[0] for line in lines],
+                         ["launch_shm: worker 1 ended with exit code 1: no luck",
+                          "launch_shm: workers 0, 2 ended with exit code 1: no memory"])
+
     def test_where_a_table_fills_dev_shm(self):
         script = 'mount -t tmpfs -o size=4m none /dev/shm && "$@"'
         if not support.may_mount():

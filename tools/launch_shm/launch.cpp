@@ -33,6 +33,7 @@ constexpr double kPsEndsSeconds = 3;           // a ps that ends by itself takes
 constexpr double kEvaluatorSpeaksSeconds = 1;  // it reports immediately what it has found
 constexpr double kCleanEndSeconds = 8;         // a ps waits up to 5 s for workers that do not respond
 constexpr double kLocksEndSeconds = 2;         // see remove_leftovers()
+constexpr double kTogetherSeconds = 0.3;       // within which workers that fail for one reason are told of together
 constexpr double kSavingSeconds = 600;         // and may have to write a checkpoint; a second signal ends it at once
 
 // A message of a child without the child's name, with which it may begin.
@@ -73,6 +74,7 @@ Launch::Launch(const LaunchSettings& settings)
     if (why_done_ && settings_.json) report_ = report_of(*beginning);
     if (why_done_) return;
   }
+  check_room(settings_, workload_.get());
   if (workload_ && !training.init_from.empty()) static_cast<void>(WarmStart(training, workload_->variables()));
   if (!settings_.record.empty()) recorded_.emplace(settings_.record, settings_.job_arguments);
   if (!settings_.replay.empty()) replayed_.emplace(settings_.replay, job.workers);
@@ -258,13 +260,42 @@ void Launch::take_line(const Child& child, bool is_error, const std::string& lin
   }
 }
 
-// Describes a child that has failed, the reason, and the consequence for the job.
-std::string Launch::describe_end(const Child& child, const char* what_now) {
+// Its outcome and the reason.
+std::string Launch::how_it_ended(const Child& child) {
   const auto error = error_of_.find(&child);
   const std::string why =
       error != error_of_.end() ? ": " + without_title(child, error->second.substr(error->second.find(':') + 2)) : "";
+  return child.outcome() + why;
+}
+
+// Describes a child that has failed, the reason, and the consequence for the job.
+std::string Launch::describe_end(const Child& child, const char* what_now) {
   const char* const whose = child.title().starts_with("workers ") ? "the process of " : "";
-  return fmt::format("launch_shm: {}{} {}{}{}", whose, child.title(), child.outcome(), why, what_now);
+  return fmt::format("launch_shm: {}{} {}{}", whose, child.title(), how_it_ended(child), what_now);
+}
+
+// While all are ending, those that still run may be about to fail for the same reason.
+void Launch::tell_failures() {
+  if (failures_.empty() || (is_any_worker_running() && (is_ending() || now_seconds() < tell_failures_at_))) return;
+  std::stable_sort(failures_.begin(), failures_.end(),
+                   [](const Failure& a, const Failure& b) { return a.ranks.first < b.ranks.first; });
+  while (!failures_.empty()) {
+    const std::string how = failures_.front().how;
+    const auto others = std::stable_partition(failures_.begin(), failures_.end(),
+                                              [&](const Failure& failure) { return failure.how == how; });
+    std::vector<std::string> names;
+    bool are_processes = false;
+    const Failure* last = &failures_.front();
+    for (auto failure = failures_.begin(); failure != others; ++failure) {
+      names.push_back(failure->ranks.name());
+      are_processes |= failure->ranks.count != 1;
+      if (failure->number > last->number) last = &*failure;
+    }
+    progress_->print_error(fmt::format("launch_shm: {}{} {} {}{}", are_processes ? "the process of " : "",
+                                       names.size() == 1 && !are_processes ? "worker" : "workers",
+                                       fmt::join(names, ", "), how, last->what_now));
+    failures_.erase(failures_.begin(), others);
+  }
 }
 
 // Whether to replace the child: immediately if it was killed during its work, otherwise after a pause. A child that
@@ -295,10 +326,14 @@ void Launch::note_worker_end(Member& member) {
     return ask_all_to_end();
   }
   has_failed_ = true;
-  progress_->print_error(describe_end(member.child, !is_any_worker_running() ? ""
-                                                    : replayed_              ? "; the replay ends"
-                                                    : have_joined            ? "; the others continue"
-                                                                             : "; the job can't start without it"));
+  if (failures_.empty()) tell_failures_at_ = now_seconds() + kTogetherSeconds;
+  failures_.push_back({.ranks = member.ranks,
+                       .how = how_it_ended(member.child),
+                       .what_now = !is_any_worker_running() ? ""
+                                   : replayed_              ? "; the replay ends"
+                                   : have_joined            ? "; the others continue"
+                                                            : "; the job can't start without it",
+                       .number = noted_.size()});
   if (!have_joined || replayed_) ask_all_to_end();
 }
 
@@ -310,6 +345,7 @@ void Launch::note_ends() {
   };
   for (Member& member : workers_)
     if (is_news(member.child)) note_worker_end(member);
+  tell_failures();
   if (evaluator_ && is_news(*evaluator_)) {
     evaluator_failed_ = true;
     progress_->print_error(describe_end(*evaluator_, is_any_worker_running() ? "; the workers continue" : ""));

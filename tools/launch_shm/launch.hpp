@@ -50,6 +50,7 @@ class Launch {
   struct Ranks {
     std::uint32_t first, count;
     bool has(std::uint32_t rank) const { return rank >= first && rank - first < count; }
+    std::string name() const;   // "3", "4-7"
     std::string title() const;  // "worker 3", "workers 4-7"
   };
 
@@ -90,6 +91,8 @@ class Launch {
   Past past_of(const Ranks& ranks) const;
   bool may_follow(const Child& child, bool has_worked);
   void note_worker_end(Member& member);
+  void tell_failures();
+  std::string how_it_ended(const Child& child);
   std::string describe_end(const Child& child, const char* what_now);
   void attend(int timeout_ms);
   void take_line(const Child& child, bool is_error, const std::string& line);
@@ -152,6 +155,15 @@ class Launch {
   // The JSON object that a worker printed at its end, by rank.
   std::map<const Child*, std::map<std::uint32_t, report::Json>> last_objects_of_;
   std::set<const Child*> noted_;  // children whose end has been handled
+  // Workers that have failed and are not replaced, until they are told of: several with the same error in one line.
+  struct Failure {
+    Ranks ranks;
+    std::string how;
+    const char* what_now;
+    std::size_t number;  // in the order of the ends
+  };
+  std::vector<Failure> failures_;
+  double tell_failures_at_ = 0.0;
   int signals_sent_ = 0;
   double give_up_at_ = 0.0;  // deadline for a clean end
   bool has_failed_ = false;

@@ -25,9 +25,11 @@ Launch::Ranks Launch::ranks_of(std::uint32_t process) const {
   return {process * share + std::min(process, longer), process < longer ? share + 1 : share};
 }
 
-std::string Launch::Ranks::title() const {
-  return count == 1 ? fmt::format("worker {}", first) : fmt::format("workers {}-{}", first, first + count - 1);
+std::string Launch::Ranks::name() const {
+  return count == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, first + count - 1);
 }
+
+std::string Launch::Ranks::title() const { return (count == 1 ? "worker " : "workers ") + name(); }
 
 void Launch::start_process(std::uint32_t process, bool together) {
   const Ranks ranks = ranks_of(process);

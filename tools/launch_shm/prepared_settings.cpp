@@ -15,6 +15,7 @@
 #include "launch_shm/child_arguments.hpp"
 #include "launch_shm/visible_gpus.hpp"
 #include "ps_shm/errors.hpp"
+#include "shm/segment/names.hpp"
 #include "train/loop/count_model.hpp"
 
 namespace ps_shm::tools {
@@ -112,6 +113,18 @@ void check_places(const JobConfig& job, const Workload* workload) {
     if (std::find(names.begin(), names.end(), name) == names.end())
       throw Error(fmt::format("--place {}={}: the model has no variable '{}'; it has {}{}", name, shard, name,
                               fmt::join(names, ", "), config::did_you_mean(name, names)));
+}
+
+void check_room(const LaunchSettings& settings, const Workload* workload) {
+  if (workload == nullptr || !shm::list_segments(shm::control_name(settings.ps.job.job)).empty()) return;
+  std::size_t bytes = 0;
+  for (const train::ParameterSpec& variable : workload->variables())
+    bytes += variable.count() * bytes_of(settings.training.dtype);
+  if (const std::size_t free = shm::shm_free_bytes(); bytes > free)
+    throw Error(fmt::format("the parameters of the model take {:.1f} MiB, of which /dev/shm has {:.1f} left; free some "
+                            "(inspect_shm ls), or enlarge it (mount -o remount,size=..., a container's `shm-size`)",
+                            double(bytes) / 1048576, double(free) / 1048576),
+                ErrorCode::kNoSpace);
 }
 
 std::optional<Checkpoint> checked_beginning(const LaunchSettings& settings, const Workload* workload) {

@@ -14,6 +14,9 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload);
 // Throws Error if --place names a variable that the model does not have.
 void check_places(const JobConfig& job, const Workload* workload);
 
+// Throws Error (kNoSpace) where /dev/shm has less room than the parameters of the model take, whatever else there is.
+void check_room(const LaunchSettings& settings, const Workload* workload);
+
 // The checkpoint from which the job would resume. Throws Error if it is of another model.
 std::optional<Checkpoint> checked_beginning(const LaunchSettings& settings, const Workload* workload);
 
