@@ -352,7 +352,7 @@ build_to_run() {
   lock run || return
   # Warnings are for those who change the code, not for those who run it with a compiler that is newer than the code.
   build run -Dbuildtype=release -Dwarning_level=0 -Dwerror=false -Dtests=false -Dbenches=false -Dcuda="$cuda" \
-    --unity=on --unity-size=24 || return  # see src/meson.build
+    --unity=on --unity-size=24 || return
   unlock
 }
 
