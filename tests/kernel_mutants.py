@@ -188,9 +188,9 @@ def runs_for(name, build, quick):
                   "add_pieces": "test_transfer_kernels", "sparse_gradient": "test_sparse_kernels",
                   "bfloat16.cuh": "test_bfloat16", "widen_pieces": "test_bfloat16"}.get(name, "test_kernels")
     if name in ("pull_pieces", "send_pieces", "send_rows"):
-        yield [unit, "--source-file=*/unit/test_kernel_protocols.cpp"], "0"
+        yield [unit, "--source-file=*/kernels/test_kernel_protocols.cpp"], "0"
     if name in ("pull_keys", "sort_rows"):
-        yield [unit, "--source-file=*/unit/test_gpu_table.cpp"], "0"
+        yield [unit, "--source-file=*/device/test_gpu_table.cpp"], "0"
     if not quick:
         for order in ("0", "1", "2"):
             yield [gpu, f"--source-file=*/gpu/{of_kernels}.cpp"], order

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../tools/common/digits.hpp"
+#include "common/digits.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"

@@ -3,7 +3,7 @@
 // compiles to nothing.
 //
 // tests/faults/fault_table.hpp says how each point is reached; the kill matrix visits all of them.
-// tests/check_fault_points.py reports pairs of stores without a fault point between them.
+// tests/checks/check_fault_points.py reports pairs of stores without a fault point between them.
 #pragma once
 
 #include <cstdint>

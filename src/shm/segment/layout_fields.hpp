@@ -355,8 +355,8 @@ class LayoutHash {
   std::uint64_t value_ = 14695981039346656037ULL;
 };
 
-// Two binaries with different fingerprints refuse each other's segments. tests/check_asserts.py reports a structure
-// that is missing here.
+// Two binaries with different fingerprints refuse each other's segments. tests/checks/check_asserts.py reports a
+// structure that is missing here.
 consteval std::uint64_t layout_fingerprint() {
   LayoutHash hash;
   hash.mix_fields<HeaderShm, SettingsShm, LiveShm, BarrierShm, SnapshotPointShm, JobStateShm, EventShm, RankSetShm,

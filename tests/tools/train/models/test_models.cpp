@@ -11,7 +11,7 @@
 
 #include <doctest/doctest.h>
 
-#include "../../tools/common/digits.hpp"
+#include "common/digits.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/data/batch_stream.hpp"
 #include "train/models/dense/loss.hpp"

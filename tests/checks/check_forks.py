@@ -1,12 +1,12 @@
 """Each public function of each handle is called in a forked child, at least as often as it has overloads:
-tests/unit/test_forked_handles.cpp has these calls.
+tests/worker/test_forked_handles.cpp has these calls.
 """
 import collections
 import pathlib
 import re
 import sys
 
-TESTS = "tests/unit/test_forked_handles.cpp"
+TESTS = "tests/worker/test_forked_handles.cpp"
 HANDLES = {  # class -> how a call there begins
     "FolderPublisher": r"folder->",
     "FolderPublisher::Writing": r"file->",
@@ -87,7 +87,7 @@ for (name, function), overloads in sorted(wanted.items()):
     if name in APART:
         continue
     if name not in HANDLES:
-        faults.append(f"{name}::{function}: call it in {TESTS}, and say in tests/check_forks.py how its calls begin")
+        faults.append(f"{name}::{function}: call it in {TESTS}, and say in check_forks.py how its calls begin")
         continue
     count = sum(len(re.findall(rf"\b{HANDLES[name]}{function}(?:<[^()]*>)?\(", call)) for call in calls)
     if count < overloads:

@@ -1,6 +1,6 @@
 // A forked child has its parent's handles, and can use none of them: each call that needs the parent's shared memory
 // throws an Error, the others do what they say, and neither these nor a destructor changes anything for the parent.
-// tests/check_forks.py knows the public functions, and looks for each of them among the calls here.
+// tests/checks/check_forks.py knows the public functions, and looks for each of them among the calls here.
 #include <doctest/doctest.h>
 
 #include <array>

@@ -10,7 +10,7 @@
 
 #include <doctest/doctest.h>
 
-#include "../../tools/common/digits.hpp"
+#include "common/digits.hpp"
 #include "ps_shm/server.hpp"
 #include "support/test_job.hpp"
 #include "train/loop/engine.hpp"

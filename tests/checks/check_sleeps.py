@@ -38,7 +38,7 @@ ALLOWED = {  # file -> (lines, reason)
     "stress/stress_publication.cpp": (2, WORK),
     "support/fake_cuda.cpp": (3, "stands for the time that a GPU takes"),
     "support/processes.hpp": (1, POLL),
-    "unit/test_checkpoint_folder.cpp": (1, MOMENT),
+    "persistence/test_checkpoint_folder.cpp": (1, MOMENT),
 }
 
 SLEEP = {

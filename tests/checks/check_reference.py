@@ -11,7 +11,7 @@ nowhere. This test checks the rest in its XML output:
 
 Of the Python package tools/dev/docs_python.py checks the same, and Doxygen reads what it writes.
 
-    tests/check_reference.py ROOT [PYTHON PACKAGES]      PACKAGES: the folder with the built package, for this Python
+    tests/checks/check_reference.py ROOT [PYTHON PACKAGES]    PACKAGES: folder with the built package, for this Python
 """
 import collections
 import os

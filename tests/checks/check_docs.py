@@ -7,7 +7,7 @@
   - A cell of a table has at most one figure.
   - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
 
-    tests/check_docs.py ROOT
+    tests/checks/check_docs.py ROOT
 """
 import pathlib
 import re

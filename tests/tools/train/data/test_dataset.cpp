@@ -13,7 +13,7 @@
 
 #include <doctest/doctest.h>
 
-#include "../../tools/common/digits.hpp"
+#include "common/digits.hpp"
 #include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 
