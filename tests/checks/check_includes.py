@@ -2,6 +2,9 @@
 
 A public header belongs to the module that implements it: the one with a source of its name, or else the one of its
 name. A file that includes the header includes that module. Headers that no module implements belong to `ps_shm`.
+
+WALLS hold whatever the table says: the library includes nothing of the programs, and programs that do not train include
+nothing of what trains.
 """
 import pathlib
 import re
@@ -33,6 +36,10 @@ roots = {"include": "", "src": "", "kernels": "kernels/", "tools": "tools/"}  # 
 files = {prefix + path.relative_to(source / root).as_posix(): path
          for root, prefix in roots.items() for path in sorted((source / root).rglob("*"))
          if path.suffix in (".hpp", ".cpp", ".cu", ".cuh")}
+WALLS = {  # folder -> the folder of which its files include nothing, and whether not through other headers, either
+    "include": ("tools", True), "src": ("tools", True), "kernels": ("tools", True),
+    "tools/inspect_shm": ("tools/train", True), "tools/ps_shm": ("tools/train", False),
+}
 SETTINGS = ("bundle_spec", "errors", "job_config", "schedule", "version")  # values that all modules may include
 IMPLEMENTED_ELSEWHERE = {"ps_shm/gpu.hpp": "device/", **{f"ps_shm/{name}.hpp": "ps_shm/" for name in SETTINGS}}
 implemented_by = {}
@@ -42,7 +49,7 @@ for public in (name for name in files if name.startswith("ps_shm/")):
              and re.search(r"^#include (.*)", files[name].read_text(), re.MULTILINE)[1] == f'"{public}"']
     folder = f"{stem}/" if any(name.startswith(f"{stem}/") for name in files) else public
     implemented_by[public] = IMPLEMENTED_ELSEWHERE.get(public, found[0] if found else folder)
-faults, includes, arrows = [], 0, {}
+faults, includes, arrows, included_by = [], 0, {}, {}
 for name, path in files.items():
     module = module_of(name)
     if module is None:
@@ -59,7 +66,9 @@ for name, path in files.items():
         target = included[1] if included[1] in files else f"{name.split('/')[0]}/{included[1]}"
         if target not in files:
             faults.append(f"{where}: there is no such header")
-        elif module_of(target) != module:
+            continue
+        included_by.setdefault(path, set()).add(files[target])
+        if module_of(target) != module:
             arrows.setdefault(module, set()).add(module_of(target))
             owned = implemented_by.get(target, target)
             if not any(is_in(target, allowed) and allowed != "ps_shm" or is_in(owned, allowed)
@@ -67,8 +76,8 @@ for name, path in files.items():
                 faults.append(f"{where}: module {module} may include {', '.join(modules[module]) or 'nothing'}")
 
 
-def reachable(module):
-    found, open_ends = set(), [module]
+def reachable(start, arrows):
+    found, open_ends = set(), [start]
     while open_ends:
         for target in arrows.get(open_ends.pop(), ()):
             if target not in found:
@@ -77,6 +86,14 @@ def reachable(module):
     return found
 
 
-faults += [f"module {module} includes itself through others" for module in arrows if module in reachable(module)]
+faults += [f"module {module} includes itself through others" for module in arrows if module in reachable(module, arrows)]
+for folder, (beyond, is_transitive) in WALLS.items():
+    inside = [path for path in files.values() if path.is_relative_to(source / folder)]
+    if not inside or not (source / beyond).is_dir():
+        faults.append(f"{folder}, {beyond}: there is no such folder")
+    for path in inside:
+        reached = reachable(path, included_by) if is_transitive else included_by.get(path, ())
+        faults += [f"{path}: includes {target}, and {folder} includes nothing of {beyond}"
+                   for target in sorted(reached) if target.is_relative_to(source / beyond)]
 print("\n".join(faults) or f"{includes} includes point the right way")
 sys.exit(bool(faults))
