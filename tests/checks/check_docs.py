@@ -3,6 +3,7 @@
 
   - A relative link leads to a file of the repository, and its anchor to a heading of that file.
   - Every page can be reached from the README by links. The README has at most 120 lines.
+  - Each module (MODULES) has a README of at most 20 lines, and the files that it names exist.
   - A path in backticks exists, such as `src/shm/segment/layout.hpp` or `tools/run --workers 2`.
   - A cell of a table has at most one figure.
   - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
@@ -13,7 +14,13 @@ import pathlib
 import re
 import sys
 
-README_LINES = 120
+README_LINES, MODULE_LINES = 120, 20
+MODULES = [
+    "benches", "kernels", "python", "src", "src/config", "src/device", "src/hooks", "src/inspection", "src/persistence",
+    "src/publish", "src/record", "src/shm", "src/update", "src/worker", "tests", "tests/checks", "tests/faults",
+    "tests/models", "tests/mutants", "tests/support", "tests/weak", "tools", "tools/cli", "tools/dev", "tools/inspect_shm",
+    "tools/launch_shm", "tools/train", "tools/worker_shm",
+]
 FOLDERS = "src|include|tests|tools|benches|kernels|docs"
 # Two figures with something between them, alone in a cell: "97.78 / 1.88", "0.00, 0", "85.0 (84.9 to 85.1)".
 FIGURE = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?[kMG%]?"
@@ -131,13 +138,29 @@ def check_glossary(text):
                 yield number, f"'{found[0]}': write {instead}"
 
 
+def check_files(root, page, text):
+    """The files and folders that a module's README names, from its own folder or from the root."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in re.findall(r"`([\w./]+(?:/|\.\w+))`", line):
+            if not (page.parent / name).exists() and not (root / name).exists():
+                yield number, f"there is no {name}"
+
+
 def complaints(root):
-    for page in pages(root):
+    readmes = [root / module / "README.md" for module in MODULES]
+    for missing in (page for page in readmes if not page.is_file()):
+        yield f"{missing.relative_to(root)}: a module begins with a README of at most {MODULE_LINES} lines"
+    readmes = [page for page in readmes if page.is_file()]
+    for page in [*pages(root), *readmes]:
         text = page.read_text()
-        for found in (check_links(root, page, text), check_paths(root, text), check_tables(text)):
-            for number, what in found:
-                yield f"{page.relative_to(root)}:{number}: {what}"
-    spoken = [*pages(root), *sorted((root / "include").rglob("*.hpp")), *sorted((root / "docs").glob("help*.txt"))]
+        checks = [check_links(root, page, text), check_paths(root, text), check_tables(text)]
+        if page in readmes:
+            checks.append(check_files(root, page, text))
+            if (lines := len(text.splitlines())) > MODULE_LINES:
+                yield f"{page.relative_to(root)}: {lines} lines; at most {MODULE_LINES}"
+        for number, what in (found for check in checks for found in check):
+            yield f"{page.relative_to(root)}:{number}: {what}"
+    spoken = [*pages(root), *readmes, *sorted((root / "include").rglob("*.hpp")), *sorted((root / "docs").glob("help*.txt"))]
     for page in spoken:
         for number, what in check_glossary("\n".join(without_code(page.read_text()))):
             yield f"{page.relative_to(root)}:{number}: {what}"
