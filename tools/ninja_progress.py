@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Runs ninja for build() of tools/setup.sh, and reports how far it is.
 
     ninja -C FOLDER -n TARGET... | tools/ninja_progress.py FOLDER NAME LOG TARGET...
@@ -172,6 +173,8 @@ def build(folder, name, log, targets):
 
 
 def main(arguments):
+    if arguments == ["--help"]:
+        return print(__doc__.strip())
     if arguments[:1] == ["--table"]:
         return print_table(map(pathlib.Path, arguments[1:]))
     folder, name, log, *targets = arguments

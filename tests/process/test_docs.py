@@ -237,7 +237,7 @@ class Options(unittest.TestCase):
     def all_help(self):
         scripts = [f"benches/{path.name}" for path in (support.SOURCE / "benches").iterdir()
                    if path.is_file() and os.access(path, os.X_OK)]
-        programs = [*PROGRAMS, "tools/test", "tools/dev/soak", "tools/gpu_check", "tests/mutants/run.py", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
+        programs = [*PROGRAMS, "tools/test", "tools/ninja_progress.py", "tools/dev/soak", "tools/gpu_check", "tests/mutants/run.py", *scripts, "build/bench/benches/micro", "build/gpu/benches/gpu"]
         bridge = (support.SOURCE / "python/ps_shm/bridge/_options.py").read_text()  # whose --help needs the built package
         return "\n".join([*(help_of(program) for program in programs), bridge])
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Prints where the time of tests went: each suite from its first start to its last end, and the ten slowest tests.
 
     tools/dev/test_times.py BUILD=LOG...    LOG is of `meson test`, in JSON lines
