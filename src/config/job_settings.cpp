@@ -84,9 +84,9 @@ Value<JobConfig> place() {
                 constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-";
                 if (in.place.size() > 64) throw Error("at most 64 variables can be placed by hand");
                 for (const auto& [variable, shard] : in.place)
-                  if (variable.empty() || variable.size() > 123 ||
+                  if (variable.empty() || variable.size() > 127 ||
                       variable.find_first_not_of(kAllowed) != std::string::npos)
-                    throw Error("a variable's name has 1 to 123 of A-Z a-z 0-9 _ . : / -");
+                    throw Error("a variable's name has 1 to 127 of A-Z a-z 0-9 _ . : / -");
               },
           .write =
               [](const JobConfig& in) {

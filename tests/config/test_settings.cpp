@@ -191,7 +191,10 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
           "`chunk-bytes` must be a power of two from 1KiB to 1MiB, auto or gpu");
   refused([](JobConfig& c) { c.layout = Layout{9}; }, "`layout`: unknown value; expected versioned|inplace|single-writer");
   refused([](JobConfig& c) { c.numa = Numa::kNodes; }, "`numa`: name 1 to 64 nodes");
-  refused([](JobConfig& c) { c.place["a,b"] = 0; }, "`place`: a variable's name has 1 to 123 of A-Z a-z 0-9 _ . : / -");
+  refused([](JobConfig& c) { c.place["a,b"] = 0; }, "`place`: a variable's name has 1 to 127 of A-Z a-z 0-9 _ . : / -");
+  refused([](JobConfig& c) { c.place[std::string(127, 'w')] = 0; }, "");
+  refused([](JobConfig& c) { c.place[std::string(128, 'w')] = 0; },
+          "`place`: a variable's name has 1 to 127 of A-Z a-z 0-9 _ . : / -");
 }
 
 TEST_CASE("settings: any stored setting in which two jobs differ is named") {
