@@ -177,11 +177,12 @@ generation of its parent.)")
 
 The array keeps the generation leased. Writing to its memory all the same, as torch.from_dlpack(array).add_(1) does
 because PyTorch does not know of read-only memory, ends the process with SIGSEGV: use torch.from_numpy(array.copy()) or
-copy_to(). (NumPy has no bfloat16: use copy_to() with a tensor of torch.bfloat16.)
+copy_to(). NumPy has neither bfloat16 nor float8: torch(), dlpack() and ps_shm.torch.tensors() give such tensors without
+a copy, and copy_to() copies them into tensors of PyTorch.
 
 Raises:
     KeyError: there is no tensor of that name.
-    TypeError: the tensor is of bfloat16.)")
+    TypeError: the tensor is of bfloat16 or float8, which NumPy does not have.)")
       .def("dlpack", &dlpack, "name"_a, nb::sig("def dlpack(self, name: str) -> SupportsDLPack"),
            R"(Returns a tensor in shared memory as an object with DLPack, without a copy, of any dtype.
 

@@ -40,7 +40,8 @@ void add_worker_info(nb::module_& module) {
       .def_ro("rank", &WorkerInfo::rank, "The worker's number in the job, from 0.")
       .def_prop_ro(
           "state", [](const WorkerInfo& self) { return std::string(to_string(self.state)); },
-          "The state of the rank's last owner: 'alive', 'left', or 'dead' (it died without leaving).")
+          "The state of the rank's last owner: 'alive', 'left', or 'dead' (it died without leaving). A stopped process "
+          "is alive; inspect_shm, which reads /proc as well, shows it as 'stopped'.")
       .def_ro("pid", &WorkerInfo::pid, "The process of the rank's last owner.")
       .def_ro("steps", &WorkerInfo::steps, "The number of steps, without those whose gradient was dropped.")
       .def_ro("pushes", &WorkerInfo::pushes, "The number of pushes, counted per variable.")
