@@ -25,6 +25,10 @@ class Page(ProcessTest):
         self.assertEqual(code, 0, err)
         self.assertEqual(PAGE.read_text(), made, "launch_shm --help-markdown > docs/options.md")
 
+    def test_links_lead_to_each_option(self):
+        anchors = re.findall(r'<a id="([^"]+)"></a>', PAGE.read_text())
+        self.assertEqual(sorted(anchors), sorted({"--" + name_of(row) for row in rows()}))
+
     def test_it_has_each_option_with_its_variable_and_default(self):
         self.assertGreater(len(rows()), 60)
         for row in rows():

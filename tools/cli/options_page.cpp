@@ -57,24 +57,32 @@ std::string options_page() {
   collect(lines, "ps_shm", ps_options());
   collect(lines, "launch_shm", launch_options());
   collect(lines, "worker_shm", worker_options());
+  std::string forms = config::describe_forms();
+  for (std::size_t at = 0; (at = forms.find(". ", at)) != std::string::npos;) forms[at + 1] = '\n';
   std::string page = fmt::format(
       "# Options\n\n"
+      "*For everybody who runs the programs. Read [First steps](start.md) before.*\n\n"
       "`launch_shm --help-markdown > docs/options.md` generates this page from the tables of settings.\n\n"
       "An option that is not given is read from its environment variable; an empty variable counts as not set.\n"
-      "`inspect_shm set NAME=VALUE` changes a live setting while the job runs, but `LO..HI` and epochs can be given at "
+      "`inspect_shm set NAME=VALUE` changes a live setting while the job runs, but `LO..HI` and epochs can be given at\n"
       "the start only.\n"
       "{}\n",
-      config::describe_forms());
+      forms);
+  std::string anchored;  // the name of the line before: an anchor leads to the first line of a name
   for (const config::Group group : config::kGroups) {
     page += fmt::format(
         "\n## {}\n\n| option | variable | default | programs | live | meaning |\n"
         "|---|---|---|---|---|---|\n",
         to_string(group));
-    for (const Line& line : lines)
-      if (line.group == group)
-        page += fmt::format("| `{}{}{}` | `{}` | {} | {} | {} | {} |\n", option_of(line.name),
-                            line.form.empty() ? "" : " ", cell(line.form), variable_of(line.name), cell(line.otherwise),
-                            line.programs, line.is_live ? "yes" : "", cell(line.meaning));
+    for (const Line& line : lines) {
+      if (line.group != group) continue;
+      const std::string option = option_of(line.name);
+      page += fmt::format("| `{}{}{}`{} | `{}` | {} | {} | {} | {} |\n", option, line.form.empty() ? "" : " ",
+                          cell(line.form), line.name == anchored ? "" : fmt::format("<a id=\"{}\"></a>", option),
+                          variable_of(line.name), cell(line.otherwise), line.programs, line.is_live ? "yes" : "",
+                          cell(line.meaning));
+      anchored = line.name;
+    }
   }
   return page;
 }
