@@ -2,10 +2,13 @@
 """Checks the documentation (README.md and similar files, docs/*.md) against the repository.
 
   - A relative link leads to a file of the repository, and its anchor to a heading of that file.
-  - Every page can be reached from the README by links. The README has at most 120 lines.
+  - Every page can be reached from the README by links. The README has at most 120 lines, and the pages of docs/ have at
+    most 6000 together, without the protocols.
+  - Each page of docs/ says under its title for whom it is and what to read before: "*For ... before.*"
   - Each module (MODULES) has a README of at most 20 lines, and the files that it names exist.
   - A path in backticks exists, such as `src/shm/segment/layout.hpp` or `tools/run --workers 2`.
-  - A cell of a table has at most one figure.
+  - A cell of a table has at most one figure. A line has at most 120 columns, except rows of tables.
+  - A page has no more long sentences than LONG_SENTENCES says.
   - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
 
     tests/checks/check_docs.py ROOT
@@ -21,6 +24,19 @@ MODULES = [
     "tests/models", "tests/mutants", "tests/support", "tests/weak", "tools", "tools/cli", "tools/dev", "tools/inspect_shm",
     "tools/launch_shm", "tools/train", "tools/worker_shm",
 ]
+PAGE_LINES = 6000  # of docs/*.md, without protocols.md
+INDEX = "README.md"
+MOST_COLUMNS = 120
+MOST_WORDS = 35
+# How many sentences of each page are longer than that. The numbers may only fall.
+LONG_SENTENCES = {
+    "CHANGELOG.md": 1,
+    "CONTRIBUTING.md": 2,
+    "README.md": 2,
+    "docs/architecture.md": 1,
+    "docs/options.md": 5,
+    "docs/protocols.md": 22,
+}
 FOLDERS = "src|include|tests|tools|benches|kernels|docs"
 # Two figures with something between them, alone in a cell: "97.78 / 1.88", "0.00, 0", "85.0 (84.9 to 85.1)".
 FIGURE = r"[-+]?\d[\d.]*(?:e[-+]?\d+)?[kMG%]?"
@@ -44,8 +60,11 @@ GLOSSARY = {
 }
 
 
+OTHERS = ("benches/measurements.md", "src/device/transfers.md")  # pages that stand beside the code
+
+
 def pages(root):
-    return [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md"))]
+    return [*sorted(root.glob("*.md")), *sorted((root / "docs").glob("*.md")), *(root / name for name in OTHERS)]
 
 
 def without_code(text):
@@ -66,8 +85,8 @@ def without_code(text):
 
 
 def anchors(text):
-    """The anchors that GitHub derives from headings."""
-    found = {}
+    """The anchors that GitHub derives from headings, and those that are written out."""
+    found = dict.fromkeys(re.findall(r'<a id="([^"]+)"></a>', text), 1)
     for line in without_code(text):
         heading = re.match(r"#+\s+(.*)", line)
         if heading:
@@ -146,6 +165,53 @@ def check_files(root, page, text):
                 yield number, f"there is no {name}"
 
 
+def check_audience(text):
+    """Under the title, a paragraph in italics says who should read the page, and what before."""
+    paragraph = text.split("\n\n")[1] if text.count("\n\n") else ""
+    if not re.fullmatch(r"\*For .*\bbefore\b.*\*", paragraph.strip(), re.S):
+        yield 3, 'say under the title for whom the page is and what to read before: "*For ... before.*"'
+
+
+def check_lines(text):
+    """No line is longer than MOST_COLUMNS, except rows of tables, images, and what has no blank to break it at."""
+    for number, line in enumerate(text.splitlines(), 1):
+        is_breakable = " " in line.strip() and not line.startswith(("|", "![")) and "](https://" not in line
+        if len(line) > MOST_COLUMNS and is_breakable:
+            yield number, f"{len(line)} characters; at most {MOST_COLUMNS}"
+
+
+def sentences(text):
+    """Yields where each sentence of paragraphs, items of lists and cells of tables begins, and its words."""
+    part, begin = "", 0
+    for number, line in enumerate([*without_code(text), ""], 1):
+        line = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "code", line))
+        is_new = not line.strip() or re.match(r"\s*([-*|#]|\d+\.) ", line)
+        if is_new and part:
+            cells = part.strip().strip("|").split(" | ") if part.startswith("|") else [part]
+            for cell in cells:
+                yield from ((begin, one.split()) for one in re.split(r"(?<=[.?!])[)*]*\s+", cell) if one.strip())
+            part = ""
+        begin, part = (begin, f"{part} {line.strip()}") if part else (number, line.strip())
+
+
+def check_sentences(name, text):
+    """A page has as many long sentences as LONG_SENTENCES says, or fewer, and then the number there falls."""
+    long = [begin for begin, words in sentences(text) if len(words) > MOST_WORDS]
+    allowed = LONG_SENTENCES.get(name, 0)
+    if len(long) > allowed:
+        where = ", ".join(map(str, long))
+        yield long[-1], f"{len(long)} sentences of more than {MOST_WORDS} words, {allowed} allowed; in lines {where}"
+    elif len(long) < allowed:
+        yield 1, f"{len(long)} sentences of more than {MOST_WORDS} words: write so in LONG_SENTENCES, it may only fall"
+
+
+def too_long(root):
+    counted = [page for page in (root / "docs").glob("*.md") if page.name != "protocols.md"]
+    lines = sum(len(page.read_text().splitlines()) for page in counted)
+    if lines > PAGE_LINES:
+        yield f"docs: {lines} lines without protocols.md; at most {PAGE_LINES}, so say each thing once, and link it"
+
+
 def complaints(root):
     readmes = [root / module / "README.md" for module in MODULES]
     for missing in (page for page in readmes if not page.is_file()):
@@ -153,20 +219,27 @@ def complaints(root):
     readmes = [page for page in readmes if page.is_file()]
     for page in [*pages(root), *readmes]:
         text = page.read_text()
-        checks = [check_links(root, page, text), check_paths(root, text), check_tables(text)]
+        name = str(page.relative_to(root))
+        checks = [check_links(root, page, text), check_paths(root, text), check_tables(text), check_lines(text),
+                  check_sentences(name, text)]
         if page in readmes:
             checks.append(check_files(root, page, text))
             if (lines := len(text.splitlines())) > MODULE_LINES:
-                yield f"{page.relative_to(root)}: {lines} lines; at most {MODULE_LINES}"
+                yield f"{name}: {lines} lines; at most {MODULE_LINES}"
         for number, what in (found for check in checks for found in check):
-            yield f"{page.relative_to(root)}:{number}: {what}"
+            yield f"{name}:{number}: {what}"
     spoken = [*pages(root), *readmes, *sorted((root / "include").rglob("*.hpp")), *sorted((root / "docs").glob("help*.txt"))]
     for page in spoken:
         for number, what in check_glossary("\n".join(without_code(page.read_text()))):
             yield f"{page.relative_to(root)}:{number}: {what}"
     lines = len((root / "README.md").read_text().splitlines())
     if lines > README_LINES:
-        yield f"README.md: {lines} lines; at most {README_LINES}, so write it on a page and link that from docs/README.md"
+        yield f"README.md: {lines} lines; at most {README_LINES}: write it on a page, and link that from docs/README.md"
+    for page in sorted((root / "docs").glob("*.md")):
+        if page.name != INDEX:
+            for number, what in check_audience(page.read_text()):
+                yield f"{page.relative_to(root)}:{number}: {what}"
+    yield from too_long(root)
     for page in unreachable(root):
         yield f"{page.relative_to(root)}: no link leads there from the README"
 

@@ -1,6 +1,6 @@
 """The API reference is complete: every public name, parameter and exception is documented, and Doxygen has no warning.
 
-Doxygen reads the headers and the pages with docs/Doxyfile. It warns of names without a comment and of links that lead
+Doxygen reads the headers and the pages with tools/dev/Doxyfile. It warns of names without a comment and of links that lead
 nowhere. This test checks the rest in its XML output:
 
   - An enumerator has a comment.
@@ -37,7 +37,7 @@ def run_python(root, python, packages, *arguments):
 
 def run_doxygen(root, folder):
     """The warnings of Doxygen."""
-    settings = [(root / "docs" / "Doxyfile").read_text(), f"OUTPUT_DIRECTORY = {folder}", "GENERATE_XML = YES",
+    settings = [(root / "tools" / "dev" / "Doxyfile").read_text(), f"OUTPUT_DIRECTORY = {folder}", "GENERATE_XML = YES",
                 "GENERATE_MAN = NO", f"INPUT += {folder}/python"]
     pathlib.Path(folder, "python").mkdir(exist_ok=True)
     done = subprocess.run(["doxygen", "-"], input="\n".join(settings), cwd=root, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""Trainers of other projects that publish to a server of vLLM: TRL's, and the callbacks of docs/weights.md."""
+"""Trainers of other projects that publish to a server of vLLM: TRL's, and the callbacks of docs/publication.md."""
 import pathlib
 import re
 
@@ -14,7 +14,7 @@ import ps_shm.engines.trl
 import ps_shm.torch
 from conftest import TOKENS, is_close
 
-PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/weights.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs/publication.md"
 
 
 def settings(folder, **changes):

@@ -19,10 +19,11 @@ import unittest
 import support
 from support import ProcessTest, run
 
-sys.path.insert(0, str(support.SOURCE / "tests"))
+sys.path.insert(0, str(support.SOURCE / "tests" / "checks"))
 import check_docs
 
-PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sorted((support.SOURCE / "docs").glob("*.md"))]
+PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sorted((support.SOURCE / "docs").glob("*.md")),
+         *(support.SOURCE / name for name in check_docs.OTHERS)]
 PROGRAMS = ("ps_shm", "worker_shm", "launch_shm", "inspect_shm")
 MOST_STEPS = 1000
 # Options in the text that belong to other programs.
@@ -254,8 +255,8 @@ class Options(unittest.TestCase):
 class Recording(ProcessTest):
     def test_the_page_shows_what_its_script_records(self):
         page = (support.SOURCE / "docs" / "start.md").read_text()
-        (shown,) = [block.text for block in blocks_of(page, "start.md") if block.values.get("by") == "docs/record_start.py"]
-        done = subprocess.run([sys.executable, support.SOURCE / "docs" / "record_start.py", "--job", self.job, "--steps",
+        (shown,) = [block.text for block in blocks_of(page, "start.md") if block.values.get("by") == "tools/dev/record_start.py"]
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "record_start.py", "--job", self.job, "--steps",
                                "100000"], capture_output=True, text=True, env=os.environ, timeout=600)
         self.assertEqual(done.returncode, 0, done.stderr)
         # A line continues on those that begin with four blanks.
@@ -303,15 +304,29 @@ var   []     %s    versioned      0     -  4 B       -  0 B             1       
 
     def test_links_paths_and_tables(self):
         root = support.SOURCE
-        for target in ("docs/nothing.md", "docs/guide.md#nothing", "#nothing"):
+        for target in ("docs/nothing.md", "docs/modes.md#nothing", "#nothing"):
             self.assertTrue(list(check_docs.check_links(root, PAGES[0], f"# Here\n[text]({target})\n")), target)
-        self.assertEqual(list(check_docs.check_links(root, PAGES[0], "[a](docs/guide.md#modes) [b](https://nothing.org)")), [])
+        self.assertEqual(list(check_docs.check_links(root, PAGES[0], "[a](docs/modes.md#modes) [b](https://nothing.org)")), [])
         self.assertTrue(list(check_docs.check_paths(root, "`src/shm/nothing.hpp`")))
         self.assertEqual(list(check_docs.check_paths(root, "`src/shm/segment/layout.hpp`, `tools/run --workers 2`, `build/x`")), [])
         self.assertEqual([what for _, what in check_docs.check_glossary("It begins anew.\nMeetings of heirs")],
                          ["'begins anew': write is reset, starts from scratch", "'heirs': write recover, successor",
                           "'Meetings': write user barrier"])
         self.assertEqual(list(check_docs.check_glossary("for people who train; tapered")), [])
+        long = " ".join(["word"] * 36)
+        for text in (f"{long}.", f"Short. {long}", f"- Short.\n- {long}:", f"| a | {long} |"):
+            self.assertTrue(list(check_docs.check_sentences("page.md", text)), text)
+        for text in (" ".join(["word"] * 35) + ". Short.", f"```\n{long}\n```", f"`{long}`", f"{long[:100]}.\n\n{long[:100]}."):
+            self.assertEqual(list(check_docs.check_sentences("page.md", text)), [], text)
+        page, allowed = next(iter(check_docs.LONG_SENTENCES.items()))
+        self.assertTrue(list(check_docs.check_sentences(page, f"{long}. " * (allowed - 1))))  # the number falls, too
+        self.assertEqual(list(check_docs.check_sentences(page, f"{long}. " * allowed)), [])
+        self.assertTrue(list(check_docs.check_lines("a " * 61)))
+        self.assertEqual(list(check_docs.check_lines(f"| {'a ' * 61}|\n![{'a ' * 61}](b.png)\n{'a' * 121}")), [])
+        self.assertIn("--lr", check_docs.anchors('| `--lr X`<a id="--lr"></a> |\n'))
+        for page in ("# Page\n\nText before.\n", "# Page\n\n*For everybody.*\n", "# Page\n"):
+            self.assertTrue(list(check_docs.check_audience(page)), page)
+        self.assertEqual(list(check_docs.check_audience("# Page\n\n*For users. Nothing has to be read\nbefore.*\n\nText.")), [])
         for cell in ("97.78 / 1.88 / 30293", "0.00, 0", "85.04 (84.97 to 85.07)"):
             self.assertTrue(list(check_docs.check_tables(f"| a | {cell} |")), cell)
         for cell in ("97.78", "1 000 floats", "23.2 GB/s", "2 P (N - 1) / N", ""):
@@ -372,9 +387,9 @@ class Example(ProcessTest):
         said = subprocess.run([tables], check=True, capture_output=True, text=True, timeout=support.PATIENCE).stdout
         self.assertIn(f"It prints `{said.rstrip()}`.", page)
 
-    def test_the_lines_of_the_guide_on_hooks_are_a_loop_for_the_example(self):
-        guide = (support.SOURCE / "docs" / "guide.md").read_text()
-        (lines,) = [block.text for block in blocks_of(guide, "guide.md") if "run_steps" in block.text]
+    def test_the_lines_of_the_page_on_hooks_are_a_loop_for_the_example(self):
+        page = (support.SOURCE / "docs" / "hooks.md").read_text()
+        (lines,) = [block.text for block in blocks_of(page, "hooks.md") if "run_steps" in block.text]
         example = (self.folder / "example.cpp").read_text()
         loop = re.search(r"^  std::vector<float> values.*?^  }\n", example, re.M | re.S)
         program = '#include "ps_shm/hooks.hpp"\n' + example.replace(loop[0], lines)

@@ -256,7 +256,7 @@ class Strangers(ProcessTest):
         self.assertEqual(support.segments(self.job), [f"ps_shm.{self.job}.w0.1"])
         (SHM / f"ps_shm.{self.job}.w0.1").unlink()
 
-    @row("has a job of that name, which he shares with everybody or with a group")
+    @row("shares a job of that name with everybody or with a group")
     def test_only_those_who_name_the_group_join(self):
         ps = self.serve_as(STRANGER, "--workers", "1", "--group", GROUP, groups=self.in_group)
         working = ["worker_shm", "--model", "count", "--steps", "1"]
@@ -328,7 +328,7 @@ class Strangers(ProcessTest):
                 self.assertEqual(self.inspect_as(0, *remove)[0], 0)
                 self.assertEqual(support.segments(self.job), [])
 
-    @row("says that his segments are huge, or makes them files of holes")
+    @row("says that their segments are huge, or makes them files of holes")
     def test_the_inspector_reads_no_holes(self):
         self.dead_job_of_stranger()
         shard = SHM / f"ps_shm.{self.job}.0"
@@ -342,7 +342,7 @@ class Strangers(ProcessTest):
         self.assertIn("damaged", "".join(self.inspect_as(0, "show")[1:]))
         self.assertEqual(self.inspect_as(0, "rm", "--force")[0], 0)
 
-    @row("cuts his segments off before root looks at them")
+    @row("cuts their segments off before root looks at them")
     def test_the_inspector_says_that_they_are_damaged(self):
         self.dead_job_of_stranger()
         for name, size in ((f"ps_shm.{self.job}.0", 4096), (f"ps_shm.{self.job}", 4096), (f"ps_shm.{self.job}", 1)):

@@ -1,4 +1,5 @@
-"""The code blocks of docs/python.md form one program, those of each section of docs/weights.md another, and they run."""
+"""The code blocks of docs/python.md form one program, those of docs/data.md and of each section of docs/publication.md
+others, and they run."""
 import gc
 import os
 import pathlib
@@ -40,9 +41,7 @@ def test_the_blocks_of_the_page_run_one_after_the_other(job, tmp_path, monkeypat
     blocks = list(blocks_of("python.md"))
     assert len(blocks) > 9
     for line, text in blocks:
-        run("python.md", line, re.sub(r'"(job|policy|weights)"', lambda name: f'"{job}{name[1][0]}"', text), names)
-    for name in ("publisher", "subscriber", "learner", "actor"):
-        names[name].close()
+        run("python.md", line, re.sub(r'"(job)"', lambda name: f'"{job}{name[1][0]}"', text), names)
     assert re.match(r"100 Staleness\(.*\) 0\.1", capsys.readouterr().out)
 
 
@@ -75,9 +74,17 @@ def server():
     made.close()
 
 
-@pytest.mark.parametrize("section, calls", [("PyTorch", 0), ("A sharded trainer", 0), ("vLLM", 1 + 3 * 5), ("SGLang", 1 + 5), ("TorchRL", 0),
+def test_the_blocks_of_the_page_on_data_run(job, monkeypatch, capsys):
+    monkeypatch.delenv("RANK", raising=False)
+    names = {}
+    for line, text in blocks_of("data.md"):
+        run("data.md", line, text.replace('"job"', f'"{job}"'), names)
+    assert capsys.readouterr().out == "20 steps\n[1, 3, 5, 7, 9]\n50 batches\n"
+
+
+@pytest.mark.parametrize("section, calls", [("PyTorch", 0), ("NumPy", 0), ("Several writers", 0), ("vLLM", 1 + 3 * 5), ("SGLang", 1 + 5), ("TorchRL", 0),
                                             ("A plain folder", 0)])
-def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeypatch, tmp_path, capsys, section, calls):
+def test_the_blocks_of_a_section_of_the_page_on_publications_run(job, server, monkeypatch, tmp_path, capsys, section, calls):
     if not hasattr(torch, "func"):
         monkeypatch.setattr(torch, "func", torch.nn.utils.stateless, raising=False)
     model, trained = torch.nn.Linear(4, 2), []
@@ -90,18 +97,18 @@ def test_the_blocks_of_a_section_of_the_page_of_engines_run(job, server, monkeyp
     }
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text("{}")
-    page = (PAGES / "weights.md").read_text().splitlines()
-    blocks = [block for block in blocks_of("weights.md") if section_of(page, block[0]) == f"## {section}"]
-    assert len(blocks) == {"PyTorch": 3, "A sharded trainer": 2, "vLLM": 2}.get(section, 1)
+    page = (PAGES / "publication.md").read_text().splitlines()
+    blocks = [block for block in blocks_of("publication.md") if section_of(page, block[0]) == f"## {section}"]
+    assert len(blocks) == {"PyTorch": 3, "Several writers": 2, "vLLM": 2}.get(section, 1)
     for line, text in blocks:
         text = re.sub(r"http://127.0.0.1:\d+", server.url, text.replace("range(1000)", "range(3)"))
         text = text.replace("/dev/shm/weights", str(tmp_path / "weights")).replace('"MODEL"', repr(str(tmp_path / "model")))
-        run("weights.md", line, re.sub(r'"(weights|gathered|sharded|experts)"', lambda name: f'"{job}{name[1][0]}"', text), names)
+        run("publication.md", line, re.sub(r'"(weights|gathered|sharded|experts)"', lambda name: f'"{job}{name[1][0]}"', text), names)
     assert len(server.calls) == calls and (not calls or server.calls[-1][0] in ("/resume", "/continue_generation"))
     if section == "PyTorch":
         assert torch.equal(names["outputs"], model(names["inputs"]))
         assert torch.equal(names["copy"].weight, model.weight)
-    if section == "A sharded trainer":
+    if section == "Several writers":
         assert names["publisher"].generation == len(trained) == 3 and names["experts"].generation == 1
     if section == "TorchRL":
         assert len(trained) == 5 and names["collector"].generation == 6

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The filter in docs/Doxyfile: prints a public header or a page as Doxygen expects it, line by line.
+"""The filter in tools/dev/Doxyfile: prints a public header or a page as Doxygen expects it, line by line.
 
 In a header, `//` comments become documentation: the first one that of the file, one before a declaration that of the
 declaration and of the overloads directly below it, and one behind a member or an enumerator that of this one. If a line
@@ -127,7 +127,8 @@ def header(text):
 
 # What a page has otherwise than Doxygen wants it: code, links, and words that it takes for something else.
 MARKS = re.compile(r"(?P<code>`[^`]*`)|(?P<image>!?)\[(?P<words>(?:[^][`]|`[^`]*`)*)\]\((?P<target>[^)\s]+)\)"
-                   r"(?P<behind>[.,;:)]* ?)|(?P<word>(?<![\w./-])(?:ps_shm\b|--(?=[a-z])))")
+                   r"(?P<behind>[.,;:)]* ?)|<a id=\"(?P<anchor>[^\"]+)\"></a>|"
+                   r"(?P<word>(?<![\w./-])(?:ps_shm\b|--(?=[a-z])))")
 
 
 def slug(title):
@@ -139,7 +140,7 @@ def slug(title):
 def label_of(path):
     """Of the page that the file is in the reference; None if it is none."""
     name = path.relative_to(ROOT)
-    is_page = name.suffix == ".md" and name.parent.as_posix() in (".", "docs", "examples")
+    is_page = name.suffix == ".md" and name.parent.as_posix() in (".", "docs", "examples", "benches", "src/device")
     return "page-" + re.sub("[^a-z]+", "-", str(name.with_suffix("")).lower()) if is_page and path.exists() else None
 
 
@@ -155,6 +156,8 @@ def page(path, text):
     def altered(found):
         if found["word"]:  # neither a link to the namespace nor a dash
             return ("%" if found["word"] == "ps_shm" else "\\") + found["word"]
+        if found["anchor"]:
+            return f" @anchor {label_of(path)}-{found['anchor']} "
         if found["code"]:  # `a'b` would be a quotation
             return re.sub("^`(.*'.*)`$", r"``\1``", found["code"].replace("ps_shm", "%ps_shm"), flags=re.DOTALL)
         words, target, behind = found["words"], found["target"], found["behind"]

@@ -1,4 +1,4 @@
-// Local SGD with an outer momentum: what the guide recommends learns under the worst order of pushes, and what does not
+// Local SGD with an outer momentum: what docs/modes.md recommends learns under the worst order of pushes, and what does not
 // is warned of. Workers take turns on one thread, so that each difference is applied as late as it can be in a job of
 // workers that are equally fast, whatever the machine does.
 #include "train/loop/local_steps.hpp"
@@ -73,7 +73,7 @@ struct Member {
 
 }  // namespace
 
-TEST_CASE("local steps: the outer momentum of the guide learns where each push comes as late as it can") {
+TEST_CASE("local steps: the outer momentum of docs/modes.md learns where each push comes as late as it can") {
   const DataSplit digits = load_data("digits", embedded_digits());
   TrainOptions options;
   options.push_every = 8;

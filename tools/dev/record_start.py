@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Records the classic start, each program on a terminal of 80 columns, as docs/start.md shows it.
 
-  docs/record_start.py [--job NAME] [--steps N]      after tools/run has built the programs
+  tools/dev/record_start.py [--job NAME] [--steps N]      after tools/run has built the programs
 """
 import argparse
 import os
 import pathlib
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.environ.setdefault("PS_SHM_TOOLS", str(ROOT / "build" / "run" / "tools"))
 os.environ.setdefault("PS_SHM_SOURCE", str(ROOT))
 sys.path.insert(0, str(ROOT / "tests" / "process"))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Draws docs/images/watch-*.svg: the pages of inspect_shm watch, as they stand on a terminal beside real jobs.
 
-  build/venv/bin/python docs/record_watch.py        after tools/test has built the programs and made build/venv
+  build/venv/bin/python tools/dev/record_watch.py        after tools/test has built the programs and made build/venv
 """
 import html
 import os
@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 os.environ.setdefault("PS_SHM_TOOLS", str(ROOT / "build" / "test" / "tools"))
 os.environ.setdefault("PS_SHM_SOURCE", str(ROOT))
 sys.path.insert(0, str(ROOT / "tests" / "process"))
