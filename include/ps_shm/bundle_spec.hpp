@@ -18,8 +18,8 @@ namespace PS_SHM_API ps_shm {
 struct TensorSpec {
   std::string name;               // 1 to 127 characters of [A-Za-z0-9_.:/-], unique in the bundle
   DType dtype = DType::kFloat32;  // type of its elements
-  // Extents of at most 8 axes. Empty: a scalar. The product of those that are not 0 is at most 2^40. With a 0 among them
-  // the tensor has no elements and takes no memory; a generation always has it, whether it is written or not.
+  // Extents of at most 8 axes. Empty: a scalar. The product of those that are not 0 is at most 2^40. With a 0 among
+  // them the tensor has no elements and takes no memory; a generation always has it, whether it is written or not.
   std::vector<std::uint64_t> shape{};
 
   std::uint64_t element_count() const noexcept;  // product of the extents, 1 for a scalar
@@ -48,8 +48,8 @@ struct BundleSpec {
   std::vector<TensorSpec> tensors;  // 1 to 262144
   std::uint32_t subscribers = 16;   // most subscribers at one time, 1 to 256
   // Number of generations that it can hold at one time, at least 2. With enough_records() publishing never finds all
-  // records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it with
-  // BusyPolicy::kWait. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
+  // records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it
+  // with BusyPolicy::kWait. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().
   std::uint32_t records = 0;
   // Number of processes that write each generation together, at most 62, each its own slices (PublisherOptions::plan).
   // 0: one Publisher writes all of it.

@@ -124,8 +124,8 @@ class Checkpoint {
   // folder. The data is copied once, in small pieces. Rows of tables by key are not of the snapshot's moment: they are
   // copied while pushes go on.
   //
-  // Throws: Error as JobView::snapshot(); kInvalidState if no variable is initialised and there is no table, or in mode sync if all workers
-  // died while a step was being applied; Interrupted; and if the files cannot be written. Nothing of them stays then.
+  // Throws: Error as JobView::snapshot(); kInvalidState if no variable is initialised and there is no table, or in mode
+  // sync if all workers died while a step was applied; Interrupted; or if files cannot be written, of which none stays.
   static std::string save(const JobView& job, const std::string& dir, const CheckpointOptions& options = {});
 
   // Opens the newest checkpoint in `dir` that verify() finds intact; std::nullopt if there is no checkpoint. `log`

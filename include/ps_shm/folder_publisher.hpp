@@ -10,14 +10,14 @@
 //
 // A file of an older generation is written again if no process has it open or mapped, which costs no more than a copy.
 // If one has, the generation gets a new file, and the old one stays as it is until its last user has gone. So a file
-// never changes while it is in use. Files are written again on tmpfs and ext4 only, elsewhere each generation gets a new
-// one.
+// never changes while it is in use. Files are written again on tmpfs and ext4 only, elsewhere each generation gets a
+// new one.
 //
-// If the process is killed, `latest` still leads to a complete generation. Nothing is synced: a power failure may damage
-// files on a disk.
+// If the process is killed, `latest` still leads to a complete generation. Nothing is synced: a power failure may
+// damage files on a disk.
 //
-// A FolderPublisher is used by one thread at a time. After a fork() it belongs to the parent: in the child every call that
-// needs the folder throws Error with kInvalidState.
+// A FolderPublisher is used by one thread at a time. After a fork() it belongs to the parent: in the child every call
+// that needs the folder throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>
@@ -54,10 +54,10 @@ class FolderPublisher {
   // Creates the folder, or takes over one whose publisher has died or left: its generations are numbered on, and what a
   // killed publisher has not completed is removed.
   //
-  // Throws: Error with kAlreadyExists if another process publishes to the folder, or if it has an entry `latest` that is
-  // no link; kInvalidArgument if `tensors` or `options` are invalid (the limits of a BundleSpec hold, and no tensor may
-  // be named __metadata__); kNotFound if there is no folder `static_files`; kPermissionDenied, kNoSpace or kSystem if the
-  // folder cannot be written.
+  // Throws: Error with kAlreadyExists if another process publishes to the folder, or if it has an entry `latest` that
+  // is no link; kInvalidArgument if `tensors` or `options` are invalid (the limits of a BundleSpec hold, and no tensor
+  // may be named __metadata__); kNotFound if there is no folder `static_files`; kPermissionDenied, kNoSpace or kSystem
+  // if the folder cannot be written.
   FolderPublisher(const std::string& folder, std::vector<TensorSpec> tensors,
                   const FolderPublisherOptions& options = {});
 
@@ -70,8 +70,8 @@ class FolderPublisher {
   // content is undefined.
   using Write = std::function<void(std::uint32_t tensor, std::span<std::byte> out)>;
 
-  // Publishes the next generation; `write` is called for each tensor. Returns the generation's number, which is one more
-  // than the last one's. `step` is a number of the caller's own; the file's metadata has it.
+  // Publishes the next generation; `write` is called for each tensor. Returns the generation's number, which is one
+  // more than the last one's. `step` is a number of the caller's own; the file's metadata has it.
   //
   // Throws: Error as begin() and Writing::commit(), and whatever `write` throws. Nothing is published then.
   // Progress: as the file system's. It never waits for a reader.
@@ -119,8 +119,8 @@ class FolderPublisher {
 
   // Begins the next generation: removes the oldest one if the folder has as many as `files`, and finds or makes a file.
   //
-  // Throws: Error with kInvalidState if another generation is being written; kNoSpace, kPermissionDenied or kSystem if a
-  // file cannot be made. Nothing is published then, and `latest` stays as it is.
+  // Throws: Error with kInvalidState if another generation is being written; kNoSpace, kPermissionDenied or kSystem if
+  // a file cannot be made. Nothing is published then, and `latest` stays as it is.
   // Progress: as the file system's. It never waits for a reader.
   Writing begin();
 

@@ -31,8 +31,8 @@
 
 namespace PS_SHM_API ps_shm {
 
-// A transfer dtype: the type of an element on its way between the GPU and the host. Variables, optimizer slots and device
-// memory hold float32 in either case.
+// A transfer dtype: the type of an element on its way between the GPU and the host. Variables, optimizer slots and
+// device memory hold float32 in either case.
 enum class Wire {
   kFloat32,  // without a conversion
   kBfloat16  // rounded to the nearest bfloat16, ties to even: a relative error of at most 2^-8. NaN stays NaN
@@ -43,8 +43,8 @@ struct GpuOptions {
   int device = 0;              // CUDA's number of the GPU
   Wire wire = Wire::kFloat32;  // transfer dtype of gradients: with kBfloat16 the GPU rounds them
   // Transfer dtype of parameters: with kBfloat16 the worker's threads round each chunk into page-locked memory, and the
-  // GPU widens it to float32 in device memory. Pulls of at most 2 MiB are float32 all the same: launches cost more there
-  // than the bytes.
+  // GPU widens it to float32 in device memory. Pulls of at most 2 MiB are float32 all the same: launches cost more
+  // there than the bytes.
   Wire pull_wire = Wire::kFloat32;
   bool stream_waits = false;  // whether can_wait() may be true; only for a process that has one link, see there
   std::function<void(const std::string&)> warn;  // log callback: something was refused and costs speed; unset: stderr
@@ -88,8 +88,8 @@ class GpuLink {
   void* stream() const noexcept;
 
   // Enqueues a pull of all variables. Work that is enqueued on the stream after it sees the parameters. Large models
-  // are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there. Chunks that
-  // the CPU copies itself, as with GpuOptions::pull_wire, are on their way when it returns.
+  // are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there. Chunks
+  // that the CPU copies itself, as with GpuOptions::pull_wire, are on their way when it returns.
   //
   // Throws: Error with kInvalidState if the previous pull is still in progress, kDevice if the GPU fails.
   // Progress: lock-free, apart from the wait for the GPU.
@@ -181,8 +181,8 @@ struct GpuRowTransfers {
 class GpuRows {
  public:
   // Registers the shards that contain the variable with CUDA. If CUDA refuses, or the rows are bfloat16, it says so
-  // (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's current device, as other functions of
-  // this class do.
+  // (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's current
+  // device, as other functions of this class do.
   //
   // Requires: the worker outlives this object, and is not used while one of these functions runs.
   // Throws: Error with kDevice if there is no such GPU, kInvalidArgument if the variable is not in-place or has no
@@ -259,21 +259,21 @@ class GpuRows {
 };
 
 // Moves rows of a table by key. Kernels find the keys in the table's index and read their rows, both directly from host
-// memory that is registered with CUDA, while other processes push, make and evict rows. Pushed gradients are summed by key
-// on the GPU, and the worker's threads apply them as Table::push() does.
+// memory that is registered with CUDA, while other processes push, make and evict rows. Pushed gradients are summed by
+// key on the GPU, and the worker's threads apply them as Table::push() does.
 //
 //   ps_shm::GpuTable rows(worker, items);
 //   rows.pull(keys, embeddings, found);  // then kernels of the caller's own on rows.stream()
 //   rows.push(keys, gradients);
 //
-// Keys, rows, gradients and `found` are in device memory of GpuRowsOptions::device. Keys may be in any order and may repeat
-// (PyTorch's int64 can be used as it is). Only the memory that a table's rows have taken is registered; it is registered
-// anew when the table has grown by an eighth, and a table has one GpuTable in a process.
+// Keys, rows, gradients and `found` are in device memory of GpuRowsOptions::device. Keys may be in any order and may
+// repeat (PyTorch's int64 can be used as it is). Only the memory that a table's rows have taken is registered; it is
+// registered anew when the table has grown by an eighth, and a table has one GpuTable in a process.
 class GpuTable {
  public:
-  // Registers the table with CUDA. If CUDA refuses, if pulls count as uses (TableSpec::touch_on_pull), which a GPU cannot
-  // note, or if rows are bfloat16, it says so (GpuRowsOptions::warn) and goes on through host memory. It makes options.device the calling thread's
-  // current device, as other functions of this class do.
+  // Registers the table with CUDA. If CUDA refuses, if pulls count as uses (TableSpec::touch_on_pull), which a GPU
+  // cannot note, or if rows are bfloat16, it says so (GpuRowsOptions::warn) and goes on through host memory. It makes
+  // options.device the calling thread's current device, as other functions of this class do.
   //
   // Requires: the worker outlives this object, and is not used while one of these functions runs.
   // Throws: Error with kDevice if there is no such GPU, kInvalidState if the worker uses another GPU.
@@ -286,14 +286,14 @@ class GpuTable {
   void* stream() const noexcept;
 
   // Enqueues a copy of the row of keys[i] to out[i * row_size()] and the floats after it; a key without a row reads its
-  // initial values. found[i], if given, says whether keys[i] has a row. Each row is the key's throughout; each element is
-  // whole, two elements may be from different moments. Pulls do not count as hits, misses or uses.
+  // initial values. found[i], if given, says whether keys[i] has a row. Each row is the key's throughout; each element
+  // is whole, two elements may be from different moments. Pulls do not count as hits, misses or uses.
   //
-  // Throws: Error with kInvalidState if the previous pull is still in progress, kInvalidArgument if a size does not fit,
-  // kDevice if the GPU fails.
+  // Throws: Error with kInvalidState if the previous pull is still in progress, kInvalidArgument if a size does not
+  // fit, kDevice if the GPU fails.
   void start_pull(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found = {});
 
-  // Waits until the pull is done. Returns true if the CPU has copied some of the rows afterwards, because they had moved or
+  // Waits until the pull is done. Returns true if the CPU has copied some rows afterwards, because they had moved or
   // were made since memory was registered; work that was enqueued after start_pull() must then be enqueued again.
   //
   // Throws: Error with kDevice if the GPU fails. Otherwise as Table::pull().
@@ -306,16 +306,16 @@ class GpuTable {
   // Throws: Error as GpuRows::start_push().
   void start_push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
 
-  // Pushes the gradients portion by portion as they arrive, as Table::push() does, and returns what became of the distinct
-  // keys. With clip_norm, which limits the norm over all gradients of a push, it waits until all have arrived. When it
-  // returns, keys and gradients may be overwritten.
+  // Pushes the gradients portion by portion as they arrive, as Table::push() does, and returns what became of the
+  // distinct keys. With clip_norm, which limits the norm over all gradients of a push, it waits until all have arrived.
+  // When it returns, keys and gradients may be overwritten.
   //
   // Throws: Error with kDevice if the GPU fails: some rows may have been pushed then. Otherwise as Table::push().
   // Progress: blocks on the GPU.
   PushedKeys finish_push();
 
-  // start_pull() and finish_pull() in one call: copies the row of keys[i] to out[i * row_size()] and the floats after it,
-  // and says in found[i], if given, whether there is one.
+  // start_pull() and finish_pull() in one call: copies the row of keys[i] to out[i * row_size()] and the floats after
+  // it, and says in found[i], if given, whether there is one.
   //
   // Throws: Error as these.
   // Progress: blocks on the GPU.
@@ -323,8 +323,8 @@ class GpuTable {
     start_pull(keys, out, found), static_cast<void>(finish_pull());
   }
 
-  // start_push() and finish_push() in one call: pushes the gradient that begins at gradients[i * row_size()] to the row of
-  // keys[i].
+  // start_push() and finish_push() in one call: pushes the gradient that begins at gradients[i * row_size()] to the row
+  // of keys[i].
   //
   // Throws: Error as these.
   // Progress: blocks on the GPU.

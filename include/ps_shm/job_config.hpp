@@ -13,8 +13,8 @@
 
 namespace PS_SHM_API ps_shm {
 
-// A value of JobConfig::chunk_bytes: by the variable's size, as with 0, but in variables of at least 64 MiB large enough
-// that GPU workers pull them by the copy engine (docs/gpu.md). `--chunk-bytes gpu`.
+// A value of JobConfig::chunk_bytes: by the variable's size, as with 0, but in variables of at least 64 MiB large
+// enough that GPU workers pull them by the copy engine (docs/gpu.md). `--chunk-bytes gpu`.
 inline constexpr std::uint64_t kChunkBytesForGpu = ~std::uint64_t{0};
 
 // The settings of a job. docs/options.md lists the programs' options for them.
@@ -34,8 +34,8 @@ struct JobConfig {
   Adds adds = Adds::kExact;      // how pushes update in-place variables
   Optimizer optimizer;           // its rule is that of variables whose specification has none
   std::uint64_t steps = 0;       // global step at which the job is finished; 0: no limit
-  // Random seed of initial values and data order, and of the hash by which tables by key place their rows; unset: 1, and
-  // a random hash.
+  // Random seed of initial values and data order, and of the hash by which tables by key place their rows; unset: 1,
+  // and a random hash.
   std::optional<std::uint64_t> seed;
   double linger_seconds = 30.0;  // how long the ps stays when no worker is left
   // Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step

@@ -271,8 +271,8 @@ class JobView {
   // The tables by key, in the order of their declaration.
   std::vector<TableInfo> tables() const;
 
-  // Counts the rows of a table by their states, and checks that each is where it belongs. most: looks only at a sample
-  // of about so many rows, which finds no rows that are where they do not belong; 0: at all of them. Holds up nobody.
+  // Counts the rows of a table by their states, and checks that each is where it belongs. Samples about `most` rows;
+  // misplaced rows are found only by a full scan (0). Holds up nobody.
   //
   // Throws: Error with kNotFound if there is no such table (the message lists those that exist).
   TableRows count_rows(const std::string& table, std::uint64_t most = 0) const;

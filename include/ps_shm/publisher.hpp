@@ -4,8 +4,8 @@
 //   ps_shm::Publisher publisher({.name = "policy", .tensors = {{.name = "w", .shape = {512, 512}}}});
 //   publisher.publish([&](std::uint32_t, std::span<std::byte> out) { std::memcpy(out.data(), w, out.size()); });
 //
-// A Publisher is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor does
-// nothing, and every call that needs the shared memory throws Error with kInvalidState.
+// A Publisher is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor
+// does nothing, and every call that needs the shared memory throws Error with kInvalidState.
 #pragma once
 
 #include <cstddef>
@@ -49,8 +49,8 @@ struct PublisherOptions {
 };
 
 // The one process that writes a publication; or, with BundleSpec::writers, one of several that write each generation
-// together: publish_slices(). Such a publication has a leader, which is any of its writers. If the leader dies or leaves,
-// another one takes its place.
+// together: publish_slices(). Such a publication has a leader, which is any of its writers. If the leader dies or
+// leaves, another one takes its place.
 //
 // A Publisher is used by one thread at a time.
 class Publisher {
@@ -63,8 +63,8 @@ class Publisher {
   // and a writer takes the place of a dead one of the same number.
   //
   // Throws: Error with kAlreadyExists if, after wait_seconds, it still has a publisher (or this writer), or differs in
-  // these and has users; kInvalidArgument if `spec` or the plan is invalid; kNoSpace if /dev/shm has no room for one generation
-  // (for all records with `populate`); kPermissionDenied if it is another user's; Interrupted.
+  // these and has users; kInvalidArgument if `spec` or the plan is invalid; kNoSpace if /dev/shm has no room for one
+  // generation (for all records with `populate`); kPermissionDenied if it is another user's; Interrupted.
   // Progress: blocks on the present publisher, up to wait_seconds.
   explicit Publisher(const BundleSpec& spec, const PublisherOptions& options = {});
 
@@ -134,15 +134,15 @@ class Publisher {
   // A generation never has slices of different steps.
   //
   // Throws: Timeout, which says who was missing, if the generation was not published within `timeout_seconds`: if this
-  // writer has written its slices by then, it still may be published later; Interrupted; Error with kInvalidState if the
-  // publication has one publisher; if `write` leaves out a slice; with kNoSpace, on the leader, if /dev/shm is full; and
-  // whatever `write` throws. The others wait for another attempt then.
+  // writer has written its slices by then, it still may be published later; Interrupted; Error with kInvalidState if
+  // the publication has one publisher; if `write` leaves out a slice; with kNoSpace, on the leader, if /dev/shm is
+  // full; and whatever `write` throws. The others wait for another attempt then.
   // Progress: blocks on the other writers, and on subscribers if they have leases on every record.
   std::uint64_t publish_slices(const WriteSlice& write, std::uint64_t step, double timeout_seconds = 60.0);
 
   // A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
-  // Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed first.
-  // Once it is committed or its Publisher is destroyed, every call throws Error with kInvalidState.
+  // Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed
+  // first. Once it is committed or its Publisher is destroyed, every call throws Error with kInvalidState.
   //
   //   if (std::optional<ps_shm::Publisher::Writing> writing = publisher.begin()) {
   //     for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) writing->write(tensor, gather(tensor));
@@ -220,8 +220,8 @@ class Publisher {
   // does not wait. Those that die do not count.
   //
   // Throws: Timeout, which names those that have not acknowledged it, if there were not enough in time; Interrupted;
-  // Error with kInvalidArgument if there is no such generation, or fewer entries than `readers`; with kInvalidState in a
-  // forked child.
+  // Error with kInvalidArgument if there is no such generation, or fewer entries than `readers`; with kInvalidState in
+  // a forked child.
   // Progress: blocks on subscribers.
   std::vector<std::uint32_t> wait_for(std::uint64_t generation, std::uint32_t readers = 0,
                                       double timeout_seconds = 60.0) const;

@@ -91,7 +91,7 @@ class Snapshot {
   // VariableInfo::slots, to `out`. Values of bfloat16 are converted, which is exact.
   //
   // Throws: Error with kNotFound if the snapshot has no such variable or slot; kInvalidArgument if the dtype is neither
-  // float32 nor bfloat16, or if out.size() is not the element count (for a slot that belongs to rows: the number of rows).
+  // float32 nor bfloat16, or if out.size() is not the element count (for a slot of rows: the number of rows).
   // Progress: lock-free.
   void copy(const std::string& name, std::span<float> out, std::uint64_t array = 0) const;
 

@@ -145,8 +145,8 @@ class Subscriber {
   // Progress: wait-free. It makes a system call only if the publisher waits.
   void acknowledge(std::uint64_t generation) const;
 
-  // The memory in which all tensors lie, mapped read-only: spec().records rows of the same size, a multiple of a page. A
-  // tensor of a generation lies in one row. A row that was never written may have no memory; do not read it.
+  // The memory in which all tensors lie, mapped read-only: spec().records rows of the same size, a multiple of a page.
+  // A tensor of a generation lies in one row. A row that was never written may have no memory; do not read it.
   //
   // Throws: Error with kInvalidState in a forked child.
   std::span<const std::byte> memory() const;

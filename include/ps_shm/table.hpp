@@ -1,4 +1,4 @@
-// Tables by key: rows that are found by a 64-bit key and made when they are first pushed, in a bounded amount of memory.
+// Tables by key: rows that are found by a 64-bit key and made when they are first pushed, in bounded memory.
 //
 //   ps_shm::Table items = worker.table({.name = "items", .row_size = 16, .max_rows = 1'000'000});
 //   items.pull(keys, rows);
@@ -21,7 +21,7 @@
 
 namespace PS_SHM_API ps_shm {
 
-// What became of the keys of a push. Each is updated, unadmitted or refused. All are zero where the step is dropped (JobConfig::stale_limit).
+// What became of the keys of a push: updated, unadmitted or refused. Zeros: a dropped step (JobConfig::stale_limit).
 struct PushedKeys {
   std::uint64_t updated = 0;     // their rows have the gradient
   std::uint64_t made = 0;        // of these: they had no row before
@@ -51,10 +51,10 @@ class Table {
   std::uint64_t row_size() const noexcept;   // floats in a row
 
   // Copies the row of keys[i] to out[i * row_size()] and the floats after it; a key without a row reads its initial
-  // values. Keys may be in any order and may repeat. found[i], if given, says whether keys[i] has a row. Each row is the
-  // key's throughout; each element is whole, two elements may be from different moments. Returns how many keys have a
-  // row. create: afterwards makes rows with the initial values for the keys that have none, as a push would: each counts
-  // once for admit_after, and is not made if it is not admitted or there is no room.
+  // values. Keys may be in any order and may repeat. found[i], if given, says whether keys[i] has a row. Each row is
+  // the key's throughout; each element is whole, two elements may be from different moments. Returns how many keys have
+  // a row. create: afterwards makes rows with the initial values for the keys that have none, as a push would: each
+  // counts once for admit_after, and is not made if it is not admitted or there is no room.
   //
   // Throws: Error if a size does not fit; kInvalidState in a forked child; kDamaged.
   // Progress: lock-free. A row is copied again only if it has been evicted, or linked anew, meanwhile.
@@ -71,8 +71,8 @@ class Table {
   // Progress: lock-free.
   PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
 
-  // Sets the row of keys[i] to the values that begin at values[i * row_size()]. The optimizer's state becomes what begins
-  // at state[i * state_size()], as dump() gives it; without `state` it is reset. Makes rows without regard to
+  // Sets the row of keys[i] to the values that begin at values[i * row_size()]. The optimizer's state becomes what
+  // begins at state[i * state_size()], as dump() gives it; without `state` it is reset. Makes rows without regard to
   // admit_after. If a key repeats, its last values stay.
   //
   // Throws and Progress: as push().
@@ -108,8 +108,8 @@ class Table {
   //   TableDump base = table.dump(0, store);  // later, as often as you like:
   //   TableDump next = table.dump(base.version, store, remove);
   //
-  // A dump and all later ones, applied in their order, keys before rows, give the table once nobody pushes. (A key that a
-  // killed worker has given a row, and not updated, may be missing: its row has the initial values.) Any number of
+  // A dump and all later ones, applied in their order, keys before rows, give the table once nobody pushes. (A key that
+  // a killed worker has given a row, and not updated, may be missing: its row has the initial values.) Any number of
   // processes may dump, each from versions of its own. Each worker remembers the last max_rows / 16 keys that each of
   // its threads has evicted, at least 256 and at most 2^18, of each part of the table. If a dump needs older ones, or
   // `since` is not a version of this table, it is a full one: is_full, and the keys without a row in it have none.

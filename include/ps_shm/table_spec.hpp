@@ -30,10 +30,10 @@ enum class EvictBy : std::uint32_t {
 struct TableSpec {
   std::string name;            // as of a variable; tables and variables have separate names
   std::uint64_t row_size = 1;  // elements in a row
-  // float32, or bfloat16, in which rows take half the memory. Values are given and returned in float32. Each push computes
-  // in float32 and rounds the new values stochastically, so that the expected values are exact; assignments are rounded to
-  // nearest. The optimizer's state beside each element is of bfloat16, too; a state of the whole row is of float32. The
-  // random bits depend only on the job's seed, the table's name, the key, the element, and how often the row was pushed.
+  // float32, or bfloat16, in which rows take half the memory. Values are given and returned in float32. Each push
+  // computes in float32 and rounds the new values stochastically, so that the expected values are exact; assignments
+  // are rounded to nearest. Per-element state of the optimizer is bfloat16, too, per-row state float32. The random bits
+  // depend only on the job's seed, the table's name, the key, the element, and how often the row was pushed.
   DType dtype = DType::kFloat32;
   std::uint64_t max_rows = 0;             // of the whole table, at least 64 for each part; memory is taken as rows come
   std::optional<UpdateRule> rule{};       // unset: the rule of the job's optimizer
@@ -45,8 +45,8 @@ struct TableSpec {
   // approximate: two keys may share one, and each is halved about once while max_rows rows are made.
   std::uint32_t admit_after = 1;
   bool touch_on_pull = false;  // whether a pull counts as a use
-  // A key without a row has these values: uniform in [-initial_range, initial_range), a function of (seed, key, element)
-  // alone.
+  // A key without a row has these values: uniform in [-initial_range, initial_range), a function of (seed, key,
+  // element) alone.
   float initial_range = 0.05F;
   std::uint64_t seed = 0;   // of the initial values
   float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this table; 0: they do not apply

@@ -42,9 +42,9 @@ enum class Mode : std::uint32_t {
 enum class Layout : std::uint32_t {
   kVersioned = 1,  // in chunks, each of which a push replaces as a whole; required by mode sync
   kInplace = 2,    // as elements that are updated where they lie; required for pulling and pushing rows
-  // As kVersioned, for jobs with one worker: its pushes of float32 change long chunks where they lie, which is faster for
-  // optimizers with slots. If it is killed or stopped within a push, blocks of 128 elements of one chunk are new and the
-  // others old, instead of all old. No guest can change such a variable.
+  // As kVersioned, for jobs with one worker: its pushes of float32 change long chunks where they lie, which is faster
+  // for optimizers with slots. If it is killed or stopped within a push, blocks of 128 elements of one chunk are new
+  // and the others old, instead of all old. No guest can change such a variable.
   kSingleWriter = 3
 };
 

@@ -59,8 +59,8 @@ class Variable {
   // A view of the elements of an in-place variable in shared memory, without a copy. Other processes update them
   // meanwhile: each element is whole, but two elements may be from different moments.
   //
-  // Throws: Error if layout() is not kInplace, if the dtype is not float32, if the variable is in several parts, or if its
-  // rule is another one than add or sgd (the elements then do not lie side by side); kInvalidState in a forked child.
+  // Throws: Error if layout() is not kInplace, if the dtype is not float32, if the variable is in several parts, or if
+  // its rule is neither add nor sgd (the elements then do not lie side by side); kInvalidState in a forked child.
   // Progress: wait-free.
   std::span<const float> view() const;
 

@@ -11,9 +11,9 @@
 //     worker.step();
 //   }
 //
-// A Worker is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor, leave()
-// and prefetch_rows() do nothing, rank(), is_chief() and config() can be called, and every other call throws Error with
-// kInvalidState.
+// A Worker is used by one thread at a time. After a fork() it belongs to the parent: in the child its destructor,
+// leave() and prefetch_rows() do nothing, rank(), is_chief() and config() can be called, and every other call throws
+// Error with kInvalidState.
 //
 // Progress guarantees in this and the other headers: a wait-free call takes a bounded number of steps of its own; a
 // lock-free call may have to repeat its work, but only because other calls have succeeded; a call that blocks says what
@@ -103,19 +103,20 @@ class Worker {
   // Progress: blocks on the workers that declare and initialise it.
   Variable variable(const std::string& name, double wait_seconds = 10.0);
 
-  // Returns the table by key of that name (ps_shm/table.hpp). The first worker to declare it creates it as `spec` says; all
-  // others must give the same specification. With placement partition it is divided over the shards by a hash of the key.
-  // Its rows are in checkpoints (ps_shm/checkpoint.hpp), and not in snapshots.
+  // Returns the table by key of that name (ps_shm/table.hpp). The first worker to declare it creates it as `spec` says;
+  // all others must give the same specification. With placement partition it is divided over the shards by a hash of
+  // the key. Its rows are in checkpoints (ps_shm/checkpoint.hpp), and not in snapshots.
   //
-  // Throws: Error with kInvalidArgument if the specification is invalid, or the mode is sync; kIncompatible if the table
-  // exists with another specification; kExhausted if the job can have no more tables; kNoSpace if /dev/shm is full;
-  // kInvalidState if the worker is recorded or replayed, or in a forked child. While it waits: JobFinished, Interrupted.
+  // Throws: Error with kInvalidArgument if the specification is invalid, or the mode is sync; kIncompatible if the
+  // table has another specification; kExhausted if the job can have no more tables; kNoSpace if /dev/shm is full;
+  // kInvalidState if the worker is recorded or replayed, or in a forked child. While it waits: JobFinished,
+  // Interrupted.
   // Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.
   Table table(const TableSpec& spec);
 
   // Copies the current values to `out`, in row-major order. Each chunk is one version of that chunk (see
-  // Layout::kSingleWriter for an exception), and each element of an in-place variable is whole; the copy as a whole is not
-  // point-in-time (see pull_all() and snapshot()). Values of bfloat16 are converted, which is exact.
+  // Layout::kSingleWriter for an exception), and each element of an in-place variable is whole; the copy as a whole is
+  // not point-in-time (see pull_all() and snapshot()). Values of bfloat16 are converted, which is exact.
   //
   // Throws: Error if out.size() != variable.element_count() or the dtype is neither float32 nor bfloat16.
   // Progress: lock-free; a chunk's copy is repeated only if others have pushed the same chunk several times meanwhile.
@@ -178,10 +179,10 @@ class Worker {
   // Mode sync: stores it in this worker's gradient segment, from where step() applies it; several pushes of one
   // variable in a step add up. With reduce atomic it is added to the step's accumulator instead.
   //
-  // Throws: Error with kInvalidArgument if gradient.size() != variable.element_count() or the dtype is neither float32 nor
-  // bfloat16; kNoSpace if /dev/shm is full. In mode sync kInvalidState if a step() has thrown after it had published what was
-  // pushed before (another step() ends that step), or if this worker has added to or assigned the variable in the same
-  // step.
+  // Throws: Error with kInvalidArgument if gradient.size() != variable.element_count() or the dtype is neither float32
+  // nor bfloat16; kNoSpace if /dev/shm is full. In mode sync kInvalidState if a step() has thrown after it had
+  // published what was pushed before (another step() ends that step), or if this worker has added to or assigned the
+  // variable in the same step.
   // Progress: async, ssp and reduce atomic: lock-free. sync with ordered reduction: wait-free, except that the first
   // push of a variable grows the segment.
   void push(const Variable& variable, std::span<const float> gradient);
@@ -215,8 +216,8 @@ class Worker {
   // pull_if_changed() copies only the chunks that other workers have changed since. In mode sync nothing is copied yet,
   // and since[i] is empty. The variables must be ones that pull_all() accepts.
   //
-  // Throws: Error if a variable does not qualify, if there are not as many outs and versions as variables, if an out has
-  // another size than its variable, and as push() above.
+  // Throws: Error if a variable does not qualify, if there are not as many outs and versions as variables, if an out
+  // has another size than its variable, and as push() above.
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients,
             std::span<const std::span<float>> outs, std::span<Versions> since);
 
@@ -276,23 +277,22 @@ class Worker {
   // it. It has the job's last rank, max_workers - 1, so a job has at most one. It makes no steps of its own.
   //
   // Mode sync: all deltas are applied in one step of the workers, or in none; where a step closes too early, the next
-  // one gets them. Modes async and ssp: chunk by chunk, as one PushGroup. A versioned chunk tells by itself what it has.
-  // Blocks of in-place variables cannot: of the one in which a guest was killed, it is not known which elements have
-  // their delta. Its elements are set to those of `in_doubt`, which has an array for each variable; without it they are
-  // not touched again.
+  // one gets them. Modes async and ssp: chunk by chunk, as one PushGroup. Versioned chunks record which deltas
+  // they contain. In-place blocks do not, so after a kill the elements of one block are in doubt. They are set to those
+  // of `in_doubt`, which has an array for each variable; without it they are not touched again.
   //
   // Returns the number of elements in doubt: 0, except for that block.
   //
-  // Throws: Error with kInvalidState if this is no guest, kInvalidArgument if the ticket is smaller than an earlier one,
-  // and as add() of bytes; JobFinished if the job ends before a step takes the deltas; Interrupted. After one of
+  // Throws: Error with kInvalidState if this is no guest, kInvalidArgument if the ticket is smaller than an earlier
+  // one, and as add() of bytes; JobFinished if the job ends before a step takes the deltas; Interrupted. After one of
   // these a call with the same ticket finds out what has been added.
   // Progress: lock-free; mode sync: blocks until the workers end a step.
   std::uint64_t add_once(std::uint64_t ticket, std::span<const Variable> variables,
                          std::span<const std::span<const std::byte>> deltas,
                          std::span<const std::span<const std::byte>> in_doubt = {});
 
-  // For a guest: assigns values[i] to variables[i], as assign(), once for each ticket, as add_once() adds. Nothing is in
-  // doubt: a block in which a guest was killed is assigned again.
+  // For a guest: assigns values[i] to variables[i], as assign(), once for each ticket, as add_once() adds. Nothing is
+  // in doubt: a block in which a guest was killed is assigned again.
   //
   // Throws and Progress: as add_once().
   void assign_once(std::uint64_t ticket, std::span<const Variable> variables,

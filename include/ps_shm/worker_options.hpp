@@ -27,7 +27,7 @@ struct WorkerOptions {
   // Called after each phase of step(): "wait" (for other workers) or "apply" (of the gradients, mode sync). Times are
   // of CLOCK_MONOTONIC, in nanoseconds.
   std::function<void(const char* part, std::uint64_t begin_ns, std::uint64_t end_ns)> on_part{};
-  // Record and replay (docs/record-replay.md), for modes async and ssp, versioned variables, one thread and no GPU;
+  // Record and replay (docs/replay.md), for modes async and ssp, versioned variables, one thread and no GPU;
   // otherwise Error is thrown, also by pull_all(), pull_if_changed() and snapshot().
   std::string record{};  // folder that the order of this worker's pulls and pushes is recorded in; empty: none
   std::string replay{};  // folder with a job's records; the worker follows the next record of its rank

@@ -7,7 +7,8 @@
   - Each page of docs/ says under its title for whom it is and what to read before: "*For ... before.*"
   - Each module (MODULES) has a README of at most 20 lines, and the files that it names exist.
   - A path in backticks exists, such as `src/shm/segment/layout.hpp` or `tools/run --workers 2`.
-  - A cell of a table has at most one figure. A line has at most 120 columns, except rows of tables.
+  - A cell of a table has at most one figure. A line has at most 120 columns, except rows of tables;
+    so has one of a public header.
   - A page has no more long sentences than LONG_SENTENCES says.
   - Private words for which the field has a term (GLOSSARY) are not used, nor in public headers and --help.
 
@@ -229,6 +230,8 @@ def complaints(root):
         for number, what in (found for check in checks for found in check):
             yield f"{name}:{number}: {what}"
     spoken = [*pages(root), *readmes, *sorted((root / "include").rglob("*.hpp")), *sorted((root / "docs").glob("help*.txt"))]
+    for page in sorted((root / "include").rglob("*.hpp")):
+        yield from (f"{page.relative_to(root)}:{number}: {what}" for number, what in check_lines(page.read_text()))
     for page in spoken:
         for number, what in check_glossary("\n".join(without_code(page.read_text()))):
             yield f"{page.relative_to(root)}:{number}: {what}"

@@ -158,7 +158,7 @@ struct alignas(kWriterLine) HeaderShm {
 // is published. A process that attaches reads a copy.
 struct alignas(kWriterLine) SettingsShm {
   std::uint32_t bytes;  // of `text`
-  char text[12284];     // at most 8128 bytes for 64 variables placed by hand, 704 for 64 nodes, some 1500 for the rest
+  char text[12284];     // at most 8384 bytes for 64 variables placed by hand, 704 for 64 nodes, some 1500 for the rest
 };
 
 // Runtime settings (LiveSettings). Record `version % kLiveRecords` of JobStateShm::live is valid while `live_version`
