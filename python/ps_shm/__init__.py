@@ -28,7 +28,7 @@ Error                base class of Timeout, JobFinished and PublisherGone
 ps_shm.torch         the same for PyTorch models; import it separately
 ps_shm.bridge        a program that joins the jobs of several machines: python -m ps_shm.bridge --help
 
-docs/python.md in the repository describes all parts with examples.
+docs/python.md and docs/pytorch.md in the repository describe all parts with examples.
 """
 
 import collections.abc

@@ -1,5 +1,5 @@
-"""The code blocks of docs/python.md form one program, those of docs/data.md and of each section of docs/publication.md
-others, and they run."""
+"""The code blocks of docs/python.md form one program, those of docs/pytorch.md, of docs/data.md and of each section of
+docs/publication.md others, and they run."""
 import gc
 import os
 import pathlib
@@ -35,14 +35,15 @@ def run(name, line, text, names):
     exec(compile("\n" * line + text, str(PAGES / name), "exec"), names)
 
 
-def test_the_blocks_of_the_page_run_one_after_the_other(job, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page, least, printed", [("python.md", 6, ""), ("pytorch.md", 6, r"100 Staleness\(.*\) 0\.1")])
+def test_the_blocks_of_the_page_run_one_after_the_other(job, tmp_path, monkeypatch, capsys, page, least, printed):
     monkeypatch.chdir(tmp_path)
     names = {}
-    blocks = list(blocks_of("python.md"))
-    assert len(blocks) > 9
+    blocks = list(blocks_of(page))
+    assert len(blocks) >= least
     for line, text in blocks:
-        run("python.md", line, re.sub(r'"(job)"', lambda name: f'"{job}{name[1][0]}"', text), names)
-    assert re.match(r"100 Staleness\(.*\) 0\.1", capsys.readouterr().out)
+        run(page, line, text.replace('"job"', f'"{job}j"'), names)
+    assert re.match(printed, capsys.readouterr().out)
 
 
 class Collector(test_torchrl.Collector):

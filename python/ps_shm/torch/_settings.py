@@ -1,4 +1,4 @@
-"""Settings in PyTorch's spelling, and the values that they have by default: docs/python.md has the table."""
+"""Settings in PyTorch's spelling, and the values that they have by default: docs/pytorch.md has the table."""
 
 import math
 from typing import Any
