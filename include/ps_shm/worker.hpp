@@ -212,7 +212,7 @@ class Worker {
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients);
 
   // As above, and begins a pull: pass outs[i] and since[i] to pull_if_changed() after step().
-  // In the modes async and ssp each chunk is copied to outs[i] just after its push, while it is in the cache, and
+  // In the modes async and ssp each chunk is copied to outs[i] as it is pushed, while it is in the cache, and
   // pull_if_changed() copies only the chunks that other workers have changed since. In mode sync nothing is copied yet,
   // and since[i] is empty. The variables must be ones that pull_all() accepts.
   //

@@ -346,7 +346,7 @@ gradients; in mode sync with `reduce` ordered, over all that this worker pushes 
 Args:
     gradients: a float32 array for each variable.
     into: arrays that a pull_changed() after step() is to complete. In the modes async and ssp they get the values of each
-        chunk just after its push, while it is in the cache: together the two calls copy as pull() does, but faster.
+        chunk as it is pushed, while it is in the cache: together the two calls copy as pull() does, but faster.
 
 Raises:
     TypeError: a variable is of a type that takes no gradients; with `into`, it is not of float32, or `into` was pinned

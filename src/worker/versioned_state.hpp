@@ -36,6 +36,8 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
   // kInPlace: chunks that may be changed where they lie are.
   template <bool kInPlace>
   std::uint64_t push_chunks(const GradientInput& gradient, const PushContext& context, Threads& threads);
+  template <class Apply>
+  void apply_and_copy(std::uint64_t count, const float* out, float* copy, const Apply& apply) const;
   std::uint64_t push_in_place(const GradientInput& gradient, const PushContext& context, Threads& threads);
 
   update::Call call_ = update::resolve(settings, 0.0F, 1.0F);  // for the rate and scale of the last push

@@ -214,7 +214,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._decay_scales = [_scale(self._decay, group.weight_decay, said) for group in self._groups]
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
-        # Each chunk is copied just after its push, if that is at once, and if the local steps need no copy of their own.
+        # Each chunk is copied as it is pushed, if that is at once, and if the local steps need no copy of their own.
         self._pulls_in_push = not self._is_sync and said["layout"] != "inplace" and self._local is None
         self._since_push = 0
         self._owed = 0  # the number of steps that the worker has to have ended

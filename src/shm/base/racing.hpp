@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "shm/base/atomic.hpp"
-#include "shm/base/streaming.hpp"
 
 namespace ps_shm::shm {
 
@@ -48,14 +47,6 @@ inline void racing_copy(float* out, const float* in, std::size_t count) noexcept
     std::memcpy(out, in, count * sizeof(float));
   }
   asm volatile("" ::: "memory");  // keeps the compiler from reading `in` again instead of `out`
-}
-
-// The same into private memory that is larger than the caches. (Steps of 10 to 50 million floats: 0.75 to 0.9 of the
-// time.)
-inline void racing_stream(float* out, const float* in, std::size_t count) noexcept {
-  if constexpr (kThreadSanitizer || kFaultPointsAreOn) return racing_copy(out, in, count);
-  stream_copy(reinterpret_cast<std::byte*>(out), reinterpret_cast<const std::byte*>(in), count * sizeof(float));
-  asm volatile("" ::: "memory");  // as in racing_copy
 }
 
 // Private memory for the largest chunk, whose payload is below 2^18 floats. Used only by the thread sanitizer and

@@ -32,14 +32,18 @@ struct UndoLog {
   // Keeps the `count` elements from element `at` of a chunk on, which lie at `in`, array k at in + k * stride. Wait-free.
   [[gnu::always_inline]] void keep(const float* in, std::uint64_t stride, std::uint64_t arrays, std::uint64_t at,
                                    std::uint64_t count) const noexcept {
-    float* const to = half(at, arrays);
+    float* const to = half(first + at, arrays);
     for (std::uint64_t array = 0; array < arrays; ++array) racing_copy(to + array * kBlock, in + array * stride, count);
-    mark->store_release(make_mark(at));  // (slot.U3) pairs with slot.U5, slot.U6: the old floats are there
+    mark->store_release(make_mark(first + at));  // (slot.U3) pairs with slot.U5, slot.U6: the old floats are there
     fence_release();                     // (slot.U3) no float of the block before its mark; pairs with slot.U5
   }
 
+  // The same log, to which the elements from element `at` of this one's on are given as if they were the first.
+  UndoLog behind(std::uint64_t at) const noexcept { return {room, mark, first + at}; }
+
   float* room;
   AtomicShm<std::uint64_t>* mark;
+  std::uint64_t first = 0;  // number of the element of the chunk that keep() is given as element 0
 };
 
 }  // namespace ps_shm::shm

@@ -89,14 +89,12 @@ class VersionedVariable : public SingleWriterChunks {
   void initialise_chunk(std::uint64_t chunk, std::span<const float> values) noexcept { begin_chunk(chunk, values, 0); }
 
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version, which beside an
-  // update in place is the one before the last whole one. Lock-free; adds the number of repeats to `retries`. `copy`:
-  // racing_copy or racing_stream.
-  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0,
-                           void (*copy)(float*, const float*, std::size_t) noexcept = racing_copy) const {
+  // update in place is the one before the last whole one. Lock-free; adds the number of repeats to `retries`.
+  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0) const {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
-      copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
+      racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
       if (is_whole(buffer, chunk, word)) return version_of(word);
       // Blocks of two versions count as the older one, so that nobody takes them for the chunk's current version.
       if (try_pull_changing(chunk, word, out, array)) return (version_of(word) - 1) & kVersionMask;
