@@ -12,7 +12,22 @@
 namespace ps_shm {
 namespace {
 
-constexpr std::size_t kAhead = 8;  // rows: about as many cache misses as one core can have in flight
+// Prefetches the rows of some ids, several at a time, ahead of their use. An exchange waits for the page walks of all
+// prefetches before it, so one prefetch for each row would add the time of a page walk to each row (rows of 16 floats
+// with their slots, 26,624 random ones of 10 million: 89 ns a row instead of 224).
+class Prefetching {
+ public:
+  // Before the use of id number `i` of `count` ids. prefetch(k) prefetches the row of id number k.
+  template <class Prefetch>
+  [[gnu::always_inline]] void before(std::size_t i, std::size_t count, Prefetch&& prefetch) noexcept {
+    constexpr std::size_t kTogether = 8;  // about as many cache misses as one core can have in flight
+    if (done_ >= std::min(i + kTogether, count)) return;
+    for (const std::size_t end = std::min(i + 2 * kTogether, count); done_ < end; ++done_) prefetch(done_);
+  }
+
+ private:
+  std::size_t done_ = 0;
+};
 
 shm::Rows table_of(std::span<const VariablePart> parts) {
   shm::Rows table(parts.front().record);
@@ -32,21 +47,17 @@ constexpr std::uint64_t kLine = 64;
 template <class Id, class Body>
 [[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const Id> ids, Body&& body) noexcept {
   const std::uint64_t stride = table.row_bytes();
-  if (table.parts().size() == 1) {
-    std::byte* const first = table.parts().front().first;
-    const std::size_t count = ids.size(), ahead = count > kAhead ? count - kAhead : 0;
-    std::size_t i = 0;
-    for (; i < ahead; ++i) {
-      prefetch_row(first + ids[i + kAhead] * stride, stride);
-      body(first + ids[i] * stride, i);
+  Prefetching ahead;
+  const auto for_each = [&](const auto& place) {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      ahead.before(i, ids.size(), [&](std::size_t k) { prefetch_row(place(ids[k]), stride); });
+      body(place(ids[i]), i);
     }
-    for (; i < count; ++i) body(first + ids[i] * stride, i);
-    return;
-  }
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (i + kAhead < ids.size()) prefetch_row(table.at(table.find(ids[i + kAhead])), stride);
-    body(table.at(table.find(ids[i])), i);
-  }
+  };
+  if (table.parts().size() == 1)
+    for_each([first = table.parts().front().first, stride](Id id) { return first + id * stride; });
+  else
+    for_each([&](Id id) { return table.at(table.find(id)); });
 }
 
 // Whether each id is larger than the one before.
@@ -112,10 +123,11 @@ template <class Id, class Update>
 void push_neighbours(std::byte* row, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
   auto* const first = reinterpret_cast<float*>(row);
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
+  Prefetching ahead;
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
     const std::uint64_t group = ids[i] / kTogether;  // 64 bits: with 32-bit ids its place may be beyond 2^32 floats
     for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
-    if (i + kAhead < ids.size()) update::prefetch_to_own(first + ids[i + kAhead] * kRecord);
+    ahead.before(i, ids.size(), [&](std::size_t k) { update::prefetch_to_own(first + ids[k] * kRecord); });
     shm::fault_point(shm::FaultPoint::kInplaceElement);
     if (next == i + 1) {
       using Bits = std::conditional_t<kRecord == 1, std::uint32_t, std::uint64_t>;

@@ -1,10 +1,19 @@
 #include "worker/row_sums.hpp"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <numeric>
 #include <utility>
 
 namespace ps_shm {
+namespace {
+
+[[gnu::always_inline]] inline void add(float* sum, const float* row, std::size_t width, bool is_first) noexcept {
+  for (std::size_t k = 0; k < width; ++k) sum[k] = (is_first ? 0.0F : sum[k]) + row[k];
+}
+
+}  // namespace
 
 template <class Id>
 std::vector<Id>& RowSums::unique_room(std::size_t count) {
@@ -37,7 +46,51 @@ void RowSums::combine_in_places(std::span<const Id>& ids, std::span<const float>
   ids = {unique.data(), found};
 }
 
-// In a large table the sums are found through a hash table. No branch depends on whether an id is new, because it would
+// Sorts the first `count` of order_ by id, digit by digit. Equal ids stay in the order of their indices.
+void RowSums::sort(std::size_t count) {
+  constexpr unsigned kMostBits = 12;  // of a digit, whose counts then take a third of the first-level cache
+  const unsigned bits = static_cast<unsigned>(std::bit_width(rows_ - 1)), digits = (bits + kMostBits - 1) / kMostBits;
+  const unsigned of_digit = (bits + digits - 1) / digits;
+  if (sorted_.size() < count) sorted_.resize(count);
+  for (unsigned digit = 0; digit < digits; ++digit) {
+    const unsigned shift = 32 + digit * of_digit;
+    const std::uint64_t mask = (std::uint64_t{1} << of_digit) - 1;
+    std::array<std::uint32_t, std::size_t{1} << kMostBits> begin{};
+    for (std::size_t i = 0; i < count; ++i) ++begin[order_[i] >> shift & mask];
+    std::exclusive_scan(begin.begin(), begin.end(), begin.begin(), std::uint32_t{0});
+    for (std::size_t i = 0; i < count; ++i) sorted_[begin[order_[i] >> shift & mask]++] = order_[i];
+    order_.swap(sorted_);
+  }
+}
+
+// Many rows of a large table are sorted: rows that are changed in ascending order share lines of the page table, which
+// the processor reads once (26,624 of 10 million rows: half of the time of a push).
+template <class Id>
+void RowSums::combine_in_order(std::span<const Id>& ids, std::span<const float>& gradients) {
+  constexpr std::uint64_t kIndex = 0xffffffff;
+  constexpr std::size_t kAhead = 8;
+  const std::size_t width = width_, count = ids.size();
+  if (order_.size() < count) order_.resize(count);
+  for (std::size_t i = 0; i < count; ++i) order_[i] = std::uint64_t{ids[i]} << 32 | i;
+  sort(count);
+  std::vector<Id>& unique = unique_room<Id>(count);
+  std::size_t found = 0;
+  std::uint64_t previous = rows_;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) __builtin_prefetch(gradients.data() + (order_[i + kAhead] & kIndex) * width);
+    const std::uint64_t id = order_[i] >> 32;
+    const bool is_new = id != previous;
+    found += is_new;
+    previous = id;
+    unique[found - 1] = static_cast<Id>(id);
+    const float* const row = gradients.data() + (order_[i] & kIndex) * width;
+    float* const sum = sums_.data() + (found - 1) * width;
+    add(sum, row, width, is_new);
+  }
+  ids = {unique.data(), found};
+}
+
+// The sums of others are found through a hash table. No branch depends on whether an id is new, because it would
 // often be mispredicted.
 template <class Id>
 void RowSums::combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients) {
@@ -66,7 +119,7 @@ void RowSums::combine_by_hash(std::span<const Id>& ids, std::span<const float>& 
     found += is_new;
     const float* const row = gradients.data() + i * width;
     float* const sum = sums_.data() + index * width;
-    for (std::size_t k = 0; k < width; ++k) sum[k] = (is_new ? 0.0F : sum[k]) + row[k];
+    add(sum, row, width, is_new);
   }
   ids = {unique.data(), found};
 }
@@ -76,13 +129,17 @@ bool RowSums::combine(std::span<const Id>& ids, std::span<const float>& gradient
   constexpr std::size_t kMaxSummedFloats = 16384;  // with the sums they stay in the second-level cache
   const std::size_t width = width_;
   if (sums_.size() < ids.size() * width) sums_.resize(ids.size() * width);
+  constexpr std::size_t kManyIds = 1024;
   const bool is_small = rows_ != kUnbounded && rows_ * width <= kMaxSummedFloats && rows_ <= 64 * ids.size();
+  const bool is_sorted = !is_small && rows_ > 1 && rows_ >> 32 == 0 && ids.size() >= kManyIds && ids.size() >> 32 == 0;
   if (is_small)
     combine_in_places(ids, gradients);
+  else if (is_sorted)
+    combine_in_order(ids, gradients);
   else
     combine_by_hash(ids, gradients);
   gradients = {sums_.data(), ids.size() * width};
-  return is_small;
+  return is_small || is_sorted;
 }
 
 template bool RowSums::combine(std::span<const std::uint32_t>&, std::span<const float>&);

@@ -32,11 +32,15 @@ class RowSums {
   void combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients);
   template <class Id>
   void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
+  template <class Id>
+  void combine_in_order(std::span<const Id>& ids, std::span<const float>& gradients);
+  void sort(std::size_t count);
 
   update::KeyHash hash_;
   std::uint64_t width_, rows_;
-  // A hash table of {call : 32, index among the unique ids : 32}, or one place for each row; and the results.
-  std::vector<std::uint64_t> seen_, touched_;
+  // A hash table of {call : 32, index among the unique ids : 32}, one place for each row, or {id : 32, index : 32} for
+  // each gradient, which is sorted; and the results.
+  std::vector<std::uint64_t> seen_, touched_, order_, sorted_;
   std::uint32_t call_ = 0;
   std::vector<float> places_, sums_;
   std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;

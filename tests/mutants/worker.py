@@ -276,8 +276,28 @@ MUTANTS = {
         "tests": ['rows "rows: many repeated*"'],
         "file": "src/worker/row_sums.cpp",
         "changes": [
-            ("    for (std::size_t k = 0; k < width; ++k) sum[k] = (is_new ? 0.0F : sum[k]) + row[k];",
-             "    for (std::size_t k = 0; k < width; ++k) sum[k] = row[k] + (is_new ? 0.0F : 0.0F * sum[k]);"),
+            ("  for (std::size_t k = 0; k < width; ++k) sum[k] = (is_first ? 0.0F : sum[k]) + row[k];",
+             "  for (std::size_t k = 0; k < width; ++k) sum[k] = row[k] + (is_first ? 0.0F : 0.0F * sum[k]);"),
+        ],
+    },
+    "rows_sorted_by_some_digits": {
+        "breaks": "Many ids are sorted by their last digit only.",
+        "rule": "rows",
+        "tests": ['rows "rows: thousands of repeated*"'],
+        "file": "src/worker/row_sums.cpp",
+        "changes": [
+            ("  for (unsigned digit = 0; digit < digits; ++digit) {",
+             "  for (unsigned digit = 0; digit < 1; ++digit) {"),
+        ],
+    },
+    "rows_sorted_unstably": {
+        "breaks": "Many repeated ids are summed in another order than that in which they occur.",
+        "rule": "rows",
+        "tests": ['rows "rows: thousands of repeated*"'],
+        "file": "src/worker/row_sums.cpp",
+        "changes": [
+            ("  for (std::size_t i = 0; i < count; ++i) order_[i] = std::uint64_t{ids[i]} << 32 | i;",
+             "  for (std::size_t i = 0; i < count; ++i) order_[i] = std::uint64_t{ids[count - 1 - i]} << 32 | (count - 1 - i);"),
         ],
     },
     "rows_own_pushes_count": {

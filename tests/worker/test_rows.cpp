@@ -199,6 +199,25 @@ TEST_CASE("rows: many repeated ids are combined as with a map") {
   }
 }
 
+TEST_CASE("rows: thousands of repeated ids of a large table are summed in the order in which they occur") {
+  constexpr std::uint64_t kRows = 300'000;  // two digits
+  std::mt19937_64 random(4);
+  RowsJob job(row_config(UpdateRule::kAdd), {kRows, 2});
+  const std::vector<float> before = job.pull(ids_of_all(kRows));
+  std::vector<std::uint32_t> ids(5000);
+  std::vector<float> gradients(2 * ids.size()), sums(2 * kRows);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = std::uint32_t(i % 3 == 0 ? kRows - 1 - random() % 10 : random() % kRows);
+    for (std::size_t k = 0; k < 2; ++k) {
+      gradients[2 * i + k] = std::ldexp(float(random() % 1000) - 500, int(random() % 20));  // so that the order shows
+      sums[2 * ids[i] + k] += gradients[2 * i + k];
+    }
+  }
+  job.push(ids, gradients);
+  const std::vector<float> after = job.pull(ids_of_all(kRows));
+  for (std::size_t i = 0; i < after.size(); ++i) REQUIRE(after[i] == before[i] + sums[i]);
+}
+
 TEST_CASE("rows: an id out of range is an error that names it, before anything is applied") {
   RowsJob job(row_config(UpdateRule::kAdd), {10, 2});
   const std::vector<float> before = job.pull(ids_of_all(10));
