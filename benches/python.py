@@ -7,6 +7,7 @@ Each figure is the median of several rounds. The package is built with -Dpython=
 are rivals where they are installed.
 """
 import argparse
+import functools
 import json
 import multiprocessing
 import multiprocessing.shared_memory
@@ -56,29 +57,108 @@ def overheads(worker):
     return found
 
 
-def steps(floats, rounds=9):
-    """A step of an Optimizer and of torch.optim.SGD with the same gradients, in turns: the median of each and of their ratio."""
+def in_turns(ways, count, rounds=9):
+    """Microseconds of CPU time of one call of each way, by name: the medians, and the median ratio of the first to the best other."""
+    times = {name: [] for name in ways}
+    for call in ways.values():
+        call()
+    for _ in range(rounds):
+        for name, call in ways.items():
+            begun = time.process_time()
+            for _ in range(count):
+                call()
+            times[name].append((time.process_time() - begun) / count * 1e6)
+    ours, *others = times.values()
+    found = {f"{name}, us": statistics.median(of_way) for name, of_way in times.items()}
+    if others:
+        found["ratio"] = statistics.median(a / min(b) for a, b in zip(ours, zip(*others)))
+    return found
+
+
+def steps(floats, rule, layout):
+    """A step of an Optimizer and of PyTorch's, fused and not, with the same gradients."""
     import torch
 
     import ps_shm.torch
 
     torch.set_num_threads(1)
-    models = [torch.nn.Linear(floats // 2, 2, bias=False) for _ in range(2)]
+    models = [torch.nn.Linear(floats // 2, 2, bias=False) for _ in range(3)]
     for model in models:
         model.weight.grad = torch.full_like(model.weight, 1e-6)
-    count = max(3, 10_000_000 // floats)
-    with ps_shm.torch.Optimizer(models[0], f"bench-{os.getpid()}", create=True, lr=0.1) as ours:
-        theirs = torch.optim.SGD(models[1].parameters(), lr=0.1)
-        found = []
-        for _ in range(rounds):
-            found.append([])
-            for optimizer in (ours, theirs):
-                begun = time.perf_counter()
-                for _ in range(count):
-                    optimizer.step()
-                found[-1].append((time.perf_counter() - begun) / count * 1e6)
-    medians = [statistics.median(times) for times in zip(*found)]
-    return {"us": medians[0], "torch.optim.SGD, us": medians[1], "ratio": statistics.median(a / b for a, b in found)}
+    settings = {"momentum": 0.9} if rule == "momentum" else {}
+    kind = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam, "adagrad": torch.optim.Adagrad}[rule]
+    if layout == "single-writer":
+        settings_of_job = {"layout": layout, "max_workers": 1}
+    else:
+        settings_of_job = {"layout": layout}
+    with ps_shm.torch.Optimizer(models[0], f"bench-{os.getpid()}", create=True, optimizer=rule, lr=1e-3, **settings,
+                                **settings_of_job) as ours:
+        ways = {"ps_shm": ours.step}
+        for model, fused in zip(models[1:], (True, None)):
+            try:
+                way = kind(model.parameters(), lr=1e-3, **settings, **({"fused": True} if fused else {}))
+                way.step()
+            except (TypeError, RuntimeError):  # an older PyTorch, or a rule without a fused step for CPUs
+                continue
+            ways["PyTorch, fused" if fused else "PyTorch"] = way.step
+        return in_turns(ways, max(5, 4_000_000 // floats))
+
+
+def embeddings(rows, batch, width=16, features=26):
+    """A forward and a backward pass and a step of Adagrad for `features` ids of each of `batch` examples."""
+    import torch
+
+    import ps_shm.torch
+
+    torch.set_num_threads(1)
+    random, gradient = np.random.default_rng(0), torch.full((batch * features, width), 1e-3)
+    number = random.permutation(rows)
+    batches = {  # skewed: a hundredth of the rows has a third of the ids
+        "uniform": [torch.from_numpy(random.integers(0, rows, batch * features)) for _ in range(20)],
+        "skewed": [torch.from_numpy(number[(rows * random.random(batch * features) ** 4).astype(np.int64)]) for _ in range(20)],
+    }
+
+    def way_of(forward, step):
+        turn = iter(range(1 << 62))
+
+        def one(kind):
+            rows_of_batch = forward(batches[kind][next(turn) % 20])
+            rows_of_batch.backward(gradient.view_as(rows_of_batch))
+            step()
+
+        return one
+
+    with ps_shm.Server(f"bench-{os.getpid()}", optimizer="adagrad", lr=0.05, initial_accumulator=0.0) as server, \
+            ps_shm.Worker(server.job) as worker:
+        ours = ps_shm.torch.Embedding("rows", rows, width)
+        ours.attach(worker)
+        theirs = torch.nn.Embedding(rows, width, sparse=True)
+        adagrad = torch.optim.Adagrad(theirs.parameters(), lr=0.05)
+
+        def step():
+            adagrad.step()
+            adagrad.zero_grad()
+
+        ways = {"ps_shm": way_of(ours, ours.push), "PyTorch": way_of(theirs, step)}
+        if of_fbgemm := with_fbgemm(rows, width, features):
+            ways["FBGEMM"] = way_of(of_fbgemm, lambda: None)  # its backward pass makes the step
+        return {kind: in_turns({name: functools.partial(way, kind) for name, way in ways.items()}, 20) for kind in batches}
+
+
+def with_fbgemm(rows, width, features):
+    """FBGEMM's table for all features, each with bags of one id, or None where it is not installed."""
+    try:
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
+    except (ImportError, OSError):
+        return None
+    import torch
+
+    table = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, width, EmbeddingLocation.HOST, ComputeDevice.CPU)], feature_table_map=[0] * features,
+        optimizer=EmbOptimType.EXACT_ADAGRAD, learning_rate=0.05, device=torch.device("cpu"))
+    return lambda ids: table(ids, torch.arange(len(ids) + 1))
 
 
 def read_publication(name, out, count, queue):
@@ -241,17 +321,24 @@ def main():
     parser.add_argument("--floats", type=int, default=1_000_000, help="of the weights that are handed over")
     parser.add_argument("--hogwild", type=int, default=0, metavar="ROUNDS", help="train the example and the original, too")
     parser.add_argument("--steps", type=int, nargs="+", default=[], metavar="FLOATS", help="time steps of models of these sizes only")
+    parser.add_argument("--rules", nargs="+", default=["sgd", "momentum", "adam"], help="of --steps")
+    parser.add_argument("--layout", default="versioned", help="of --steps: versioned or single-writer")
+    parser.add_argument("--embeddings", type=int, default=0, metavar="ROWS", help="time steps of a table of so many rows only")
+    parser.add_argument("--batch", type=int, default=1024, help="of --embeddings: examples of 26 ids each")
     args = parser.parse_args()
     global np, ps_shm  # after --help, which needs neither
     import numpy as np
     import ps_shm
 
-    if args.steps:
-        found = {floats: steps(floats) for floats in args.steps}
+    if args.steps or args.embeddings:
+        found = {f"{floats} floats, {rule}": steps(floats, rule, args.layout) for floats in args.steps for rule in args.rules}
+        if args.embeddings:
+            found.update({f"{args.embeddings} rows, {kind}": of_kind
+                          for kind, of_kind in embeddings(args.embeddings, args.batch).items()})
         if args.json:
             print(json.dumps(found))
-        for floats, figures in found.items() if not args.json else ():
-            print(f"{floats:10} floats" + "".join(f"   {name} {figure:.2f}" for name, figure in figures.items()))
+        for case, figures in found.items() if not args.json else ():
+            print(f"{case:28}" + "".join(f"   {name} {figure:.{2 if name == 'ratio' else 1}f}" for name, figure in figures.items()))
         return
     with ps_shm.Server(f"bench-{os.getpid()}", optimizer="add") as server, ps_shm.Worker(server.job) as worker:
         calls = overheads(worker)
