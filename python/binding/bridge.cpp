@@ -18,13 +18,13 @@
 #include "bridge/passes.hpp"
 #include "calls.hpp"
 #include "guest.hpp"
-#include "inspection/table_reader.hpp"
+#include "inspection/tables.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/segment/bridge_state.hpp"
+#include "update/hash.hpp"
 #include "worker.hpp"
 #include "worker/guest_rows.hpp"
-#include "worker/initial_row.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -208,7 +208,7 @@ nb::object initial_rows(std::uint64_t seed, float range, std::uint64_t row_size,
   const Released release;
   float* row = to.as<float>().data();
   for (const std::uint64_t key : of.as<const std::uint64_t>()) {
-    for_initial_values(seed, range, row_size, key, [&](std::uint64_t i, float value) { row[i] = value; });
+    update::for_initial_values(seed, range, row_size, key, [&](std::uint64_t i, float value) { row[i] = value; });
     row += row_size;
   }
   return rows;

@@ -1,4 +1,4 @@
-#include "hooks/restoring.hpp"
+#include "hooks/nan_guard.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/segment/placement.hpp"

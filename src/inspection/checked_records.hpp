@@ -11,8 +11,8 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "shm/segment/directory.hpp"
 #include "shm/segment/placement.hpp"
-#include "shm/segment/record_check.hpp"
 #include "shm/slots/inplace_rows.hpp"
 
 namespace ps_shm {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "inspection/tables.hpp"
+#include "shm/segment/directory.hpp"
 #include "shm/segment/job_segments.hpp"
-#include "shm/segment/record_check.hpp"
 
 namespace ps_shm {
 

@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/table/census.hpp"
 #include "shm/table/row_form.hpp"
@@ -255,6 +256,23 @@ std::size_t first_odd(std::span<const float> values) noexcept {
   if (sum == 0.0F) return values.size();
   return static_cast<std::size_t>(
       std::find_if(values.begin(), values.end(), [](float v) { return !std::isfinite(v); }) - values.begin());
+}
+
+shm::JobSegments TableReader::attached(const std::string& job) {
+  shm::AttachOutcome outcome;
+  std::optional<shm::JobSegments> found =
+      shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
+  if (!found) throw shm::attach_error(outcome, shm::control_name(job));
+  return std::move(*found);
+}
+
+TableReader::TableReader(const std::string& job, const std::string& table)
+    : job_(attached(job)), table_(open_table_named(job_, table)) {}
+
+std::vector<KeyedRow> TableReader::rows(std::vector<std::uint32_t>& marks) const {
+  std::vector<KeyedRow> found = copy_rows(job_, table_, shm::read_live(job_).settings.learning_rate, 0, &marks);
+  require_whole(table_);
+  return found;
 }
 
 }  // namespace ps_shm

@@ -50,4 +50,24 @@ OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::
 // The index of the first value that is not finite; values.size() if all are finite.
 std::size_t first_odd(std::span<const float> values) noexcept;
 
+// The rows of one table, also of a job that has been removed since: a bridge to other boxes reads them once more at the
+// job's end.
+class TableReader {
+ public:
+  // Throws: Error as JobView() does, with kNotFound if there is no such table.
+  TableReader(const std::string& job, const std::string& table);
+
+  // The rows that have keys, in no particular order, and TableRowShm::mark of each. Throws Error (kDamaged).
+  std::vector<KeyedRow> rows(std::vector<std::uint32_t>& marks) const;
+
+  // As find_odd_rows().
+  OddRows odd_rows(std::uint64_t most) const { return find_odd_rows(job_, table_, most); }
+
+ private:
+  static shm::JobSegments attached(const std::string& job);
+
+  shm::JobSegments job_;
+  TableView table_;
+};
+
 }  // namespace ps_shm

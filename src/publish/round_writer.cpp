@@ -10,7 +10,7 @@
 #include "publish/slices.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 
 namespace ps_shm {
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "shm/slots/versioned_slot.hpp"
@@ -18,9 +17,6 @@ struct UpdateFacts {
   std::uint64_t step;  // by which the rate is scheduled
   float rate, clip, momentum, beta1;
 };
-
-// A checksum of the bits of what is pushed, and of the kind of push.
-std::uint32_t check_of(std::span<const float> numbers, std::uint32_t kind) noexcept;
 
 class Recording {
  public:

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/placement.hpp"
 
 namespace ps_shm {

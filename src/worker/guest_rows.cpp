@@ -10,7 +10,7 @@
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
-#include "worker/initial_row.hpp"
+#include "update/hash.hpp"
 #include "worker/table_state.hpp"
 
 namespace ps_shm {
@@ -141,8 +141,8 @@ GuestRows::Given GuestRows::give(std::uint32_t ticket, How how, std::span<const 
         const float* const base = bases.data() + places[i] * width;
         for (std::uint64_t k = 0; k < width; ++k) lacking[k] = wanted[i][k] - base[k];
         if (before == 0)
-          for_initial_values(state_.spec.seed, state_.spec.initial_range, width, batch.keys[i],
-                             [&](std::uint64_t k, float initial) { lacking[k] = wanted[i][k] - initial; });
+          update::for_initial_values(state_.spec.seed, state_.spec.initial_range, width, batch.keys[i],
+                                     [&](std::uint64_t k, float initial) { lacking[k] = wanted[i][k] - initial; });
         is_different = std::any_of(lacking.begin(), lacking.end(), [](float one) { return one != 0.0F; });
       }
       if (is_different) {

@@ -1,6 +1,13 @@
 #include "worker/recorded_state.hpp"
 
+#include <xxhash.h>
+
 namespace ps_shm {
+
+std::uint32_t RecordedState::check_of(std::span<const float> numbers, update::Change how) noexcept {
+  const XXH64_hash_t hash = XXH3_64bits_withSeed(numbers.data(), numbers.size_bytes(), static_cast<std::uint32_t>(how));
+  return static_cast<std::uint32_t>(hash ^ hash >> 32);
+}
 
 std::uint64_t RecordedState::pull(std::span<float> out, std::uint64_t array, float, Threads&) {
   std::uint64_t retries = 0;
@@ -28,7 +35,7 @@ std::uint64_t RecordedState::change(update::Change how, std::span<const float> v
 std::uint64_t RecordedState::apply(update::Change how, std::span<const float> numbers, const PushContext& context,
                                    shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions) {
   std::uint64_t retries = 0;
-  recording_.begin_push(number_, record::check_of(numbers, static_cast<std::uint32_t>(how)), start_);
+  recording_.begin_push(number_, check_of(numbers, how), start_);
   for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
     recording_.before_push(*part.versioned, chunk);
     const std::uint64_t first = part.gradient_begin(chunk);

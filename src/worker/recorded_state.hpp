@@ -23,10 +23,13 @@ struct PS_SHM_HIDDEN RecordedState final : VersionedState {
 
   // Reports a push that the age limit drops (steps.D1).
   void drop(const GradientInput& gradient) {
-    recording_.dropped(number_, record::check_of(gradient.whole(), static_cast<std::uint32_t>(update::Change::kStep)));
+    recording_.dropped(number_, check_of(gradient.whole(), update::Change::kStep));
   }
 
  private:
+  // A checksum of the bits of what is pushed, and of the kind of push.
+  static std::uint32_t check_of(std::span<const float> numbers, update::Change how) noexcept;
+
   std::uint64_t apply(update::Change how, std::span<const float> numbers, const PushContext& context,
                       shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions);
 

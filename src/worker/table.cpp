@@ -15,8 +15,8 @@
 #include "shm/table/table_counts.hpp"
 #include "shm/table/table_segment.hpp"
 #include "update/elements.hpp"
+#include "update/hash.hpp"
 #include "worker/impl.hpp"
-#include "worker/initial_row.hpp"
 #include "worker/waits.hpp"
 
 namespace ps_shm {
@@ -33,7 +33,7 @@ constexpr std::uint64_t kGrain = 1024;  // keys that justify a thread
 template <class Body>
 void TableState::for_initial(std::uint64_t key, Body&& body) const noexcept {
   const bool is_rounded = spec.dtype == DType::kBFloat16;
-  for_initial_values(spec.seed, spec.initial_range, spec.row_size, key, [&](std::uint64_t i, float value) {
+  update::for_initial_values(spec.seed, spec.initial_range, spec.row_size, key, [&](std::uint64_t i, float value) {
     body(i, is_rounded ? float{update::BFloat16{update::rounded_to_nearest(value)}} : value);
   });
 }

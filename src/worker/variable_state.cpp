@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/placement.hpp"
 #include "update/dtypes.hpp"
 #include "worker/inplace_state.hpp"

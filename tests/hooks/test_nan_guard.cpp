@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "hooks/restoring.hpp"
+#include "hooks/nan_guard.hpp"
 #include "inspection/nan_watch.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"

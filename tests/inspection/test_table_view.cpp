@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "inspection/table_reader.hpp"
+#include "inspection/tables.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/segment/names.hpp"

@@ -26,7 +26,6 @@
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/memory_policy.hpp"
 #include "shm/segment/names.hpp"
-#include "shm/segment/record_check.hpp"
 #include "shm/table/table_segment.hpp"
 
 namespace ps_shm::inspect {

@@ -16,7 +16,7 @@
 #include "common/value_statistics.hpp"
 #include "inspect_shm/inspect.hpp"
 #include "inspect_shm/jobs.hpp"
-#include "inspection/table_reader.hpp"
+#include "inspection/tables.hpp"
 #include "inspection/texts.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"

@@ -10,7 +10,7 @@
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
-#include "inspection/table_reader.hpp"
+#include "inspection/tables.hpp"
 #include "ps_shm/job_view.hpp"
 #include "report/table_figures.hpp"
 

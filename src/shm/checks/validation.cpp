@@ -14,11 +14,10 @@
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/segment/placement.hpp"
-#include "shm/segment/record_check.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "shm/steps/barrier.hpp"
 

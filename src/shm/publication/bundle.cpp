@@ -9,7 +9,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/publication/publication.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 
 namespace ps_shm::shm {
 namespace {

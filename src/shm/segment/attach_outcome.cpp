@@ -107,4 +107,9 @@ Error attach_error(AttachOutcome outcome, const std::string& name) {
   return Error(describe(outcome, name), code);
 }
 
+void fail_damaged(const std::string& segment, const std::string& what) {
+  throw Error(fmt::format("/dev/shm/{} is damaged: {}; remove its job with inspect_shm rm `force`", segment, what),
+              ErrorCode::kDamaged);
+}
+
 }  // namespace ps_shm::shm

@@ -1,4 +1,4 @@
-// What comes of attaching to a segment, and what to tell about it.
+// What comes of attaching to a segment, and what to tell about it, or about a segment that is damaged.
 #pragma once
 
 #include <string>
@@ -26,5 +26,8 @@ std::string describe(AttachOutcome outcome, const std::string& name);
 
 // The error to throw for the outcome, with that text and the matching code.
 Error attach_error(AttachOutcome outcome, const std::string& name);
+
+// Throws Error (kDamaged): "/dev/shm/SEGMENT is damaged: WHAT; what to do".
+[[noreturn]] void fail_damaged(const std::string& segment, const std::string& what);
 
 }  // namespace ps_shm::shm

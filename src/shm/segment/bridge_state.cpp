@@ -8,7 +8,7 @@
 #include "ps_shm/errors.hpp"
 #include "shm/base/atomic.hpp"
 #include "shm/base/racing.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/liveness.hpp"
 #include "update/hash.hpp"
 

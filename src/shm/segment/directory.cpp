@@ -14,7 +14,7 @@
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/futex.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/placement.hpp"
 #include "update/bfloat16.hpp"
 

@@ -99,4 +99,11 @@ void check_spec(const VariableSpec& spec);
 
 std::string shape_to_string(const std::uint64_t* extents, std::uint32_t axes);
 
+// For processes that do not trust the records (record_check.cpp, shm/checks/validation.hpp): a private copy of a record,
+// which stays as it was when it was checked. `init` has its value at the time of the copy.
+using CheckedRecord = std::unique_ptr<VariableShm>;
+
+// Such copies of all records, in order. Throws Error (kDamaged). Lock-free.
+std::vector<CheckedRecord> copy_records(JobSegments& job);
+
 }  // namespace ps_shm::shm

@@ -12,7 +12,7 @@
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/futex.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/live_record.hpp"
 #include "shm/segment/memory_policy.hpp"
 

@@ -1,4 +1,4 @@
-#include "shm/segment/record_check.hpp"
+#include "shm/segment/directory.hpp"
 
 #include <fmt/format.h>
 
@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "shm/segment/damage.hpp"
-#include "shm/segment/directory.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/placement.hpp"
 #include "update/traits.hpp"
 

@@ -8,7 +8,7 @@
 #include "ps_shm/errors.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 
 namespace ps_shm::shm {
 

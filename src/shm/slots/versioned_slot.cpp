@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 
 namespace ps_shm::shm {
 

@@ -9,7 +9,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/table_spec.hpp"
 #include "shm/base/racing.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "update/call.hpp"
 
 namespace ps_shm::shm {

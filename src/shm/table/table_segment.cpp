@@ -9,7 +9,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/base/fault_points.hpp"
-#include "shm/segment/damage.hpp"
+#include "shm/segment/attach_outcome.hpp"
 #include "shm/slots/inplace_bfloat16.hpp"
 #include "update/dtypes.hpp"
 #include "update/traits.hpp"

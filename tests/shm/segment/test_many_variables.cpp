@@ -15,7 +15,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "shm/checks/validation.hpp"
-#include "shm/segment/record_check.hpp"
+#include "shm/segment/directory.hpp"
 #include "support/hostile.hpp"
 #include "support/own_shm.hpp"
 #include "support/processes.hpp"
