@@ -5,6 +5,10 @@ Accelerate is to see one process: with RANK or LOCAL_RANK in the environment it 
     launch_shm --workers 2 -- env -u RANK -u LOCAL_RANK -u WORLD_SIZE -u LOCAL_WORLD_SIZE python accelerate_digits.py
 """
 
+import needed
+
+needed.check("torch", "accelerate")
+
 import os
 
 import digits

@@ -9,6 +9,10 @@ With --restarts, the learner is killed as often. It is started again and goes on
 play with the weights that they have.
 """
 
+import needed
+
+needed.check("torch", "gymnasium")
+
 import argparse
 import os
 import queue

@@ -4,6 +4,10 @@ JAX never changes an array, so the job copies into NumPy arrays, from which JAX 
 a copy.
 """
 
+import needed
+
+needed.check("numpy", "jax")
+
 import multiprocessing
 from typing import Any
 

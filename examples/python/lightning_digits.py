@@ -5,6 +5,10 @@
 The Trainer of each process sees one device. Its checkpoints have the state of the optimizer, which is the job's.
 """
 
+import needed
+
+needed.check("torch", "lightning")
+
 import os
 from typing import Any
 

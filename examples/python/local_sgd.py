@@ -3,6 +3,10 @@
     python local_sgd.py --processes 2
 """
 
+import needed
+
+needed.check("torch")
+
 import argparse
 import time
 from typing import Union

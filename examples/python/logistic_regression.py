@@ -1,5 +1,9 @@
 """Logistic regression with NumPy alone: python logistic_regression.py starts the ps and two workers."""
 
+import needed
+
+needed.check("numpy")
+
 import multiprocessing
 
 import numpy as np

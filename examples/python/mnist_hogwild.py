@@ -6,6 +6,10 @@
 The lines marked with (-) are the original's, those with (+) are in their place.
 """
 
+import needed
+
+needed.check("torch")
+
 import argparse
 import subprocess
 import sys

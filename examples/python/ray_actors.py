@@ -4,6 +4,10 @@ Parameters do not go through Ray's object store: each actor is a worker of the j
 joins the job again and goes on with the values that the job has.
 """
 
+import needed
+
+needed.check("numpy", "ray")
+
 import argparse
 import os
 from typing import Any

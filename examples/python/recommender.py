@@ -5,6 +5,10 @@
     python recommender.py --rows 10000000                        # a larger table, of which the ratings touch few rows
 """
 
+import needed
+
+needed.check("torch")
+
 import argparse
 import time
 

@@ -1,5 +1,6 @@
-"""What tools/run and tools/test avoid so that nobody has to wait: no build for an answer or a refusal, no rebuild of a
-folder that was moved, no second search of the same states; and what a build reports while it runs."""
+"""The examples in Python say what they need. What tools/run and tools/test avoid so that
+nobody has to wait: no build for an answer or a refusal, no rebuild of a folder that was moved, no second search of the same
+states; and what a build reports while it runs."""
 import json
 import os
 import pathlib
@@ -41,6 +42,29 @@ class Checkout(ProcessTest):
     def put_on_path(self, *programs):
         for program in programs:
             (self.bin / program).symlink_to(shutil.which(program))
+
+
+class PythonExamples(unittest.TestCase):
+    FOLDER = SOURCE / "examples/python"
+    NAMES = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in ("digits.py", "needed.py"))
+
+    def test_what_is_missing_is_named_in_one_line(self):
+        for name in self.NAMES:
+            with self.subTest(name):
+                done = subprocess.run([sys.executable, "-S", "-E", "-B", self.FOLDER / name], capture_output=True, text=True,
+                                      timeout=support.PATIENCE)  # -S: without what is installed
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertRegex(done.stderr, rf"\A{name} needs [^\n]* -m pip install [^\n]*\n\Z")
+
+    def test_each_is_in_the_list_with_what_it_needs(self):
+        page, packages = (self.FOLDER / "README.md").read_text(), (self.FOLDER / "requirements.txt").read_text()
+        rows = dict(re.findall(r"(?m)^\| \[(\w+\.py)\]\(\1\) \|.*\| ([\w, ]+) \|$", page))
+        self.assertEqual(sorted(rows), self.NAMES)
+        for name in self.NAMES:
+            (checked,) = re.findall(r"(?m)^needed\.check\((.*)\)$", (self.FOLDER / name).read_text())
+            self.assertEqual(rows[name].split(", "), re.findall(r"\w+", checked))
+            for package in rows[name].split(", "):
+                self.assertRegex(packages, rf"(?m)^{package}\b")
 
 
 class BeforeTheBuild(Checkout):
