@@ -18,6 +18,7 @@ OPERATION = re.compile(
     r"\bfence_(acquire|release|store_load)\(\)|memory_order_(acquire|release|acq_rel|seq_cst)|"
     r"__ATOMIC_(ACQUIRE|RELEASE|ACQ_REL|SEQ_CST)|!try_exchange_16\(|"
     r"\b(load_acquire|store_release)_system\(|\b__threadfence_system\(")
+AS_COMMENT = (".py", ".txt")
 MADE_OF = ("atomic.hpp", "system_memory.cuh")  # the building blocks of operations
 
 
@@ -36,9 +37,9 @@ def parse_page(lines):
 
 
 def split(path, text):
-    """The comment and the code of each line. In Python everything counts as comment: lists and texts cite labels,
+    """The comment and the code of each line. In Python and texts everything counts as comment: mutants cite labels,
     too."""
-    if path.suffix == ".py":
+    if path.suffix in AS_COMMENT:
         return [(line, "") for line in text.splitlines()]
     inside, lines = False, []
     for rest in text.splitlines():
@@ -84,14 +85,14 @@ for number, line in enumerate(page, 1):
 
 for folder in ("src", "include", "kernels", "python", "tests", "benches", "tools"):
     for path in sorted((source / folder).rglob("*")):
-        if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".py", ".pml") or path.name == pathlib.Path(__file__).name:
+        if path.suffix not in (".hpp", ".cpp", ".cu", ".cuh", ".pml", *AS_COMMENT) or path.name == pathlib.Path(__file__).name:
             continue
         where, above = path.relative_to(source), ""
         for number, (comment, code) in enumerate(split(path, path.read_text()), 1):
             labels = re.findall(LABEL, comment)
             cited.update(labels)
             faults += [f"{where}:{number}: {label} is not defined in {PAGE}" for label in labels if label not in defined]
-            if path.suffix != ".py":
+            if path.suffix not in AS_COMMENT:
                 faults += [f"{where}:{number}: {bare} lacks its protocol, as in slot.V1" for bare in re.findall(BARE, comment)
                            if bare not in NORMS or not WITH_NORMS.search(str(where))]
             if folder in ("src", "kernels") and path.name not in MADE_OF and OPERATION.search(code):
