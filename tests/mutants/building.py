@@ -33,7 +33,7 @@ def run(*command, **options):
 def copy_tree():
     """Copies what differs, so that a second run compiles little; returns it."""
     if (SOURCE / ".git").exists():
-        files = run("git", "-C", str(SOURCE), "ls-files", "-z", "--cached", "--others", "--exclude-standard", check=True)
+        files = run("git", "-C", str(SOURCE), "ls-files", "-z", "-co", "--exclude-standard", check=True)
         wanted = {name for name in files.stdout.split("\0") if name and (SOURCE / name).is_file()}
     else:  # a release's tarball
         wanted = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*")
