@@ -6,7 +6,7 @@
     benches/budgets.py --plot FILE     from the results.json of an earlier run
 
 The table: the loss on the test data, and how much it is above that of a table with room for all rows; the rows at the end;
-rows that were evicted, and pushes that were not admitted. Losses are medians over the seeds. results.json and loss.svg go
+rows that were evicted, and pushes that were not admitted. Losses are medians over the seeds. results.json and loss.png go
 into --out; the plot needs matplotlib.
 """
 import argparse
@@ -58,7 +58,7 @@ def draw(results, path):
 
     looks = [(BLUE, "o"), (ORANGE, "s"), (GREEN, "^"), (VERMILLION, "v")]
     free = results["free"]
-    with plt.rc_context({**STYLE, "svg.hashsalt": "budgets"}):
+    with plt.rc_context(STYLE):
         figure, axes = plt.subplots(figsize=(5.6, 3.7))
         axes.axhline(free["loss"], color=GREY, linestyle="--", linewidth=1.2, label=f"all {free['rows']:,.0f} rows")
         lines = dict.fromkeys((entry["evict"], entry["admit_after"]) for entry in results["entries"])  # in their order
@@ -70,7 +70,7 @@ def draw(results, path):
         axes.set_xlabel("most rows of the table")
         axes.set_ylabel("loss on the test data")
         axes.legend()
-        figure.savefig(path, metadata={"Date": None})
+        figure.savefig(path)
         plt.close(figure)
 
 
@@ -109,7 +109,7 @@ def main():
         (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     print(*table(results), sep="\n")
     try:
-        draw(results, options.out / "loss.svg")
+        draw(results, options.out / "loss.png")
     except ImportError:
         print("no plot: install matplotlib, then give --plot", file=sys.stderr)
 

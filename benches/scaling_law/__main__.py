@@ -13,7 +13,7 @@ for each number of workers, every second round backwards. The universal scalabil
 intervals by resampling the rounds; with five numbers of workers or more, what it foretells from the smaller half of them
 stands beside what was measured. It tells how much of the work is done one after the other, what workers cost each other, and how many of them pay.
 
-Writes summary.md, results.json and scaling.svg into a folder, and prints the first.
+Writes summary.md, results.json and scaling.png into a folder, and prints the first.
 """
 
 import argparse
@@ -142,7 +142,7 @@ def main():
     ]
     document = {"environment": environment, "warnings": warnings, "laws": laws, "rounds": found}
     (options.out / "results.json").write_text(json.dumps(document, indent=1) + "\n")
-    page.draw(curves, options.out / "scaling.svg")
+    page.draw(curves, options.out / "scaling.png")
     print(f"see {options.out}", file=sys.stderr)
     return 0
 

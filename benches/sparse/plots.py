@@ -92,12 +92,11 @@ def loss(cells):
 
 
 def draw(cells, folder):
-    """Writes throughput and, where there are losses, loss, each as SVG and as PNG."""
-    with plt.rc_context({**STYLE, "svg.hashsalt": "hogwild"}):
+    """Writes throughput and, where there are losses, loss, as PNG."""
+    with plt.rc_context(STYLE):
         for name, figure in (("throughput", throughput(cells)), ("loss", loss(cells))):
             if figure is None:
                 continue
-            figure.savefig(folder / f"{name}.svg", metadata={"Date": None})
             figure.savefig(folder / f"{name}.png", dpi=150)
             plt.close(figure)
 

@@ -268,7 +268,7 @@ class Hogwild(unittest.TestCase):
         self.assertIn("| exact | 8 | 2 |", told)
         self.assertLessEqual({"results.json", "summary.md"}, names)
         if can_draw():
-            self.assertLessEqual({"throughput.svg", "loss.svg"}, names)
+            self.assertLessEqual({"throughput.png", "loss.png"}, names)
 
     def test_rows_of_several_floats_are_pulled_and_pushed(self):
         _, found, _ = self.measure("--model", "rows", "--width", "5", "--features", "100", "--examples", "500",
@@ -338,7 +338,7 @@ class Scaling(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             found = json.loads((pathlib.Path(folder) / "results.json").read_text())
             self.assertEqual((pathlib.Path(folder) / "summary.md").read_text(), done.stdout)
-            self.assertGreater((pathlib.Path(folder) / "scaling.svg").stat().st_size, 1000)
+            self.assertGreater((pathlib.Path(folder) / "scaling.png").stat().st_size, 1000)
         paths = {one["path"] for one in found["rounds"]}
         self.assertEqual(len(paths), 11)
         expected = {(path, kind, workers) for path in paths for kind in ("free", "pinned") for workers in (1, 2)
