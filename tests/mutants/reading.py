@@ -49,7 +49,7 @@ def parse(lines, file, path):
     first = next((number for number, line in enumerate(lines) if line[0] in "-+ "), len(lines))
     name, *cells = (cell.strip() for cell in " ".join(lines[:first]).split("|"))
     survives = cells.pop().removeprefix("survives: ") if cells and cells[-1].startswith("survives: ") else None
-    if file is None or len(cells) < 3 or not all(cells) or first == len(lines):
+    if file is None or len(cells) < 3 or not all(cells) or cells[-1][-1] != "." or first == len(lines):
         raise SystemExit(f"{path}: {name} lacks its file, rule, test, sentence or change")
     rule, *tests, breaks = cells
     tests = [test for text in tests for test in parse_tests(text, path)]
