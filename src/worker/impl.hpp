@@ -92,12 +92,13 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
                             std::span<const std::span<const std::byte>> in_doubt);
 
   // rows.cpp
-  template <class Id>
-  void pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out);
-  template <class Id>
-  void push_rows(VariableState& state, std::span<const Id> ids, std::span<const float> gradients);
-  template <class Id>
-  void change_rows(VariableState& state, update::Change how, std::span<const Id> ids, std::span<const float> values);
+  using Ids = std::span<const std::uint64_t>;
+  void pull_rows(VariableState& state, Ids ids, std::span<float> out);
+  void push_rows(VariableState& state, Ids ids, std::span<const float> gradients);
+  void change_rows(VariableState& state, update::Change how, Ids ids, std::span<const float> values);
+  // The same ids, until the next call: what works on rows exists for one width of ids.
+  Ids widen(std::span<const std::uint32_t> ids);
+  std::vector<std::uint64_t> wide_ids;
 };
 
 inline Worker::Impl& Worker::owned() const {

@@ -44,8 +44,9 @@ constexpr std::uint64_t kLine = 64;
 }
 
 // Calls body(row's place, its index in `ids`) for each id, and prefetches the rows of the ids that follow.
-template <class Id, class Body>
-[[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const Id> ids, Body&& body) noexcept {
+template <class Body>
+[[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const std::uint64_t> ids,
+                                            Body&& body) noexcept {
   const std::uint64_t stride = table.row_bytes();
   Prefetching ahead;
   const auto for_each = [&](const auto& place) {
@@ -55,17 +56,12 @@ template <class Id, class Body>
     }
   };
   if (table.parts().size() == 1)
-    for_each([first = table.parts().front().first, stride](Id id) { return first + id * stride; });
+    for_each([first = table.parts().front().first, stride](std::uint64_t id) { return first + id * stride; });
   else
-    for_each([&](Id id) { return table.at(table.find(id)); });
+    for_each([&](std::uint64_t id) { return table.at(table.find(id)); });
 }
 
 // Whether each id is larger than the one before.
-PS_SHM_SIMD_CLONES bool ascend(const std::uint32_t* ids, std::size_t count) noexcept {
-  std::uint32_t falls = 0;
-  for (std::size_t i = 1; i < count; ++i) falls |= static_cast<std::uint32_t>(ids[i] <= ids[i - 1]);
-  return falls == 0;
-}
 PS_SHM_SIMD_CLONES bool ascend(const std::uint64_t* ids, std::size_t count) noexcept {
   std::uint64_t falls = 0;
   for (std::size_t i = 1; i < count; ++i) falls |= static_cast<std::uint64_t>(ids[i] <= ids[i - 1]);
@@ -82,22 +78,20 @@ RowAccess::RowAccess(std::span<const VariablePart> parts, std::uint32_t rank, co
 
 std::uint64_t RowAccess::grain() const noexcept { return Threads::grain(table_.row_bytes()); }
 
-template <class Id>
-const Id* RowAccess::find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept {
+const std::uint64_t* RowAccess::find_outside(std::span<const std::uint64_t> ids, bool& are_ascending) const noexcept {
   are_ascending = ascend(ids.data(), ids.size());
   if (ids.empty() || (are_ascending && ids.back() < table_.rows())) return nullptr;
-  const auto found = std::find_if(ids.begin(), ids.end(), [&](Id id) { return id >= table_.rows(); });
+  const auto found = std::find_if(ids.begin(), ids.end(), [&](std::uint64_t id) { return id >= table_.rows(); });
   return found == ids.end() ? nullptr : &*found;
 }
 
-template <class Id>
-void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
-                     Threads& threads) const noexcept {
+void RowAccess::pull(std::span<const std::uint64_t> ids, float* out, const update::Settings& settings,
+                     float learning_rate, Threads& threads) const noexcept {
   const std::uint64_t elements = table_.row_elements(), record = table_.record();
   constexpr std::size_t kSingle = 2;  // any distance but 1: one element is then read as such, not as an array to copy
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-      const std::span<const Id> some = ids.subspan(begin, end - begin);
+      const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);
       float* const to = out + begin * elements;
       if (table_.is_bfloat16()) {
         for_rows(table_, some, [&](const std::byte* row, std::size_t i) {
@@ -119,13 +113,14 @@ void RowAccess::pull(std::span<const Id> ids, float* out, const update::Settings
 namespace {
 
 // Atomic updates of elements with ascending ids: elements that lie in the same 16 bytes share one exchange.
-template <class Id, class Update>
-void push_neighbours(std::byte* row, std::span<const Id> ids, const float* gradients, const Update& update) noexcept {
+template <class Update>
+void push_neighbours(std::byte* row, std::span<const std::uint64_t> ids, const float* gradients,
+                     const Update& update) noexcept {
   auto* const first = reinterpret_cast<float*>(row);
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
   Prefetching ahead;
   for (std::size_t i = 0, next; i < ids.size(); i = next) {
-    const std::uint64_t group = ids[i] / kTogether;  // 64 bits: with 32-bit ids its place may be beyond 2^32 floats
+    const std::uint64_t group = ids[i] / kTogether;
     for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
     ahead.before(i, ids.size(), [&](std::size_t k) { update::prefetch_to_own(first + ids[k] * kRecord); });
     shm::fault_point(shm::FaultPoint::kInplaceElement);
@@ -143,14 +138,13 @@ void push_neighbours(std::byte* row, std::span<const Id> ids, const float* gradi
 
 }  // namespace
 
-template <class Id>
-void RowAccess::push(std::span<const Id> ids, const float* gradients, const update::Settings& settings,
+void RowAccess::push(std::span<const std::uint64_t> ids, const float* gradients, const update::Settings& settings,
                      float learning_rate, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept {
   const std::uint64_t elements = table_.row_elements();
   update::with_element_update(settings, learning_rate, scale, [&](const auto& update) {
     constexpr std::size_t kRecord = shm::floats_of<std::remove_cvref_t<decltype(update)>>();
     const auto push_range = [&]<Adds kAdds>(std::uint64_t begin, std::uint64_t end) {
-      const std::span<const Id> some = ids.subspan(begin, end - begin);
+      const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);
       const float* const from = gradients + begin * elements;
       if (table_.is_bfloat16())
         return for_rows(table_, some, [&](std::byte* row, std::size_t i) {
@@ -180,37 +174,34 @@ void RowAccess::push(std::span<const Id> ids, const float* gradients, const upda
   count(ids, are_ascending);
 }
 
-template <class Id>
-void RowAccess::change(update::Change how, std::span<const Id> ids, const float* values,
+void RowAccess::change(update::Change how, std::span<const std::uint64_t> ids, const float* values,
                        const update::Settings& settings, float learning_rate, bool are_ascending,
                        Threads& threads) noexcept {
   const std::uint64_t elements = table_.row_elements();
   const bool is_in_order = how != update::Change::kAdd && !are_ascending;
   update::with_element_change(settings, how, learning_rate, [&](const auto& update) {
-    threads.split(ids.size(), is_in_order ? ids.size() : grain(),
-                  [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
-                    const std::span<const Id> some = ids.subspan(begin, end - begin);
-                    const auto change_by = [&](const auto& as_stored) {  // as_stored(row, id): what update_row() gets
-                      for_rows(table_, some, [&](std::byte* row, std::size_t i) {
-                        shm::update_row(as_stored(row, some[i]), values + (begin + i) * elements, elements,
-                                        Adds::kExact, update);
-                      });
-                    };
-                    if (!table_.is_bfloat16())
-                      change_by([](std::byte* row, Id) { return reinterpret_cast<float*>(row); });
-                    else if (how == update::Change::kAdd)
-                      change_by([&](std::byte* row, Id id) { return pushed_row(row, id, settings.rounding); });
-                    else
-                      change_by([](std::byte* row, Id) { return shm::BFloat16Row<shm::RoundToNearest>{row, {}}; });
-                  });
+    threads.split(
+        ids.size(), is_in_order ? ids.size() : grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
+          const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);
+          const auto change_by = [&](const auto& as_stored) {  // as_stored(row, id): what update_row() gets
+            for_rows(table_, some, [&](std::byte* row, std::size_t i) {
+              shm::update_row(as_stored(row, some[i]), values + (begin + i) * elements, elements, Adds::kExact, update);
+            });
+          };
+          if (!table_.is_bfloat16())
+            change_by([](std::byte* row, std::uint64_t) { return reinterpret_cast<float*>(row); });
+          else if (how == update::Change::kAdd)
+            change_by([&](std::byte* row, std::uint64_t id) { return pushed_row(row, id, settings.rounding); });
+          else
+            change_by([](std::byte* row, std::uint64_t) { return shm::BFloat16Row<shm::RoundToNearest>{row, {}}; });
+        });
   });
   shm::fault_point(shm::FaultPoint::kInplaceBlock);
   count(ids, are_ascending);
 }
 
 // The row of bfloat16 that is there, for a push (inplace.P7).
-template <class Id>
-shm::BFloat16Row<shm::RoundStochastically> RowAccess::pushed_row(std::byte* row, Id id,
+shm::BFloat16Row<shm::RoundStochastically> RowAccess::pushed_row(std::byte* row, std::uint64_t id,
                                                                  std::uint64_t seed) const noexcept {
   const shm::Rows::Place place = table_.find(id);
   const std::uint64_t pushes = place.part.variable.row_pushes(table_.block(place), rank_);  // this rank's own
@@ -218,8 +209,7 @@ shm::BFloat16Row<shm::RoundStochastically> RowAccess::pushed_row(std::byte* row,
 }
 
 // A push counts once in each block that it has touched.
-template <class Id>
-void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
+void RowAccess::count(std::span<const std::uint64_t> ids, bool are_ascending) noexcept {
   if (are_ascending && table_.parts().size() == 1) {
     // Counts each block once. First the blocks are listed without a branch, which would often be mispredicted; then
     // their counters are incremented: a counter that is read right after its own store would stall the next one.
@@ -229,7 +219,7 @@ void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
     std::uint64_t blocks[kTogether], previous = table_.blocks();
     for (std::size_t begin = 0; begin < ids.size(); begin += kTogether) {
       std::size_t found = 0;
-      for (const Id id : ids.subspan(begin, std::min(kTogether, ids.size() - begin))) {
+      for (const std::uint64_t id : ids.subspan(begin, std::min(kTogether, ids.size() - begin))) {
         const std::uint64_t block = table_.block({part, id});
         blocks[found] = block;
         found += block != previous;
@@ -253,9 +243,9 @@ void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
   if (table_.parts().size() == 1) {
     const shm::RowPart& part = table_.parts().front();
     shm::AtomicShm<std::uint64_t>* const counts = part.variable.row_counts(rank_);
-    for (const Id id : ids) count_in({part, id}, counts);
+    for (const std::uint64_t id : ids) count_in({part, id}, counts);
   } else {
-    for (const Id id : ids) {
+    for (const std::uint64_t id : ids) {
       const shm::Rows::Place place = table_.find(id);
       count_in(place, place.part.variable.row_counts(rank_));
     }
@@ -263,16 +253,15 @@ void RowAccess::count(std::span<const Id> ids, bool are_ascending) noexcept {
   shm::fault_point(shm::FaultPoint::kInplaceCounted);
 }
 
-template <class Id>
-void RowAccess::prefetch(std::span<const Id> ids) const noexcept {
+void RowAccess::prefetch(std::span<const std::uint64_t> ids) const noexcept {
   const std::uint64_t stride = table_.row_bytes(), rows = table_.rows();
   if (table_.parts().size() == 1) {
     const std::byte* const first = table_.parts().front().first;
-    for (const Id id : ids)
+    for (const std::uint64_t id : ids)
       if (id < rows) prefetch_row(first + id * stride, stride);
     return;
   }
-  for (const Id id : ids)
+  for (const std::uint64_t id : ids)
     if (id < rows) prefetch_row(table_.at(table_.find(id)), stride);
 }
 
@@ -283,8 +272,7 @@ std::uint64_t RowAccess::pushes_by_others(const Watch& watch) const noexcept {
   return pushes;
 }
 
-template <class Id>
-void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept {
+void RowAccess::begin_watch(std::span<const std::uint64_t> ids, const shm::JobSegments& job) noexcept {
   if (++pulls_ % kWatchEvery != 1 || ids.empty()) return;
   for (std::uint32_t rank = ranks_; rank < job.ranks(); ++rank)
     if (job.worker(rank).holders.load_acquire() != 0) ranks_ = rank + 1;  // (ranks.J4)
@@ -295,18 +283,5 @@ void RowAccess::begin_watch(std::span<const Id> ids, const shm::JobSegments& job
     watches_[i].pushes = pushes_by_others(watches_[i]);
   }
 }
-
-#define PS_SHM_FOR_ID(Id)                                                                                              \
-  template const Id* RowAccess::find_outside(std::span<const Id>, bool&) const noexcept;                               \
-  template void RowAccess::pull(std::span<const Id>, float*, const update::Settings&, float, Threads&) const noexcept; \
-  template void RowAccess::push(std::span<const Id>, const float*, const update::Settings&, float, float, Adds, bool,  \
-                                Threads&) noexcept;                                                                    \
-  template void RowAccess::change(update::Change, std::span<const Id>, const float*, const update::Settings&, float,   \
-                                  bool, Threads&) noexcept;                                                            \
-  template void RowAccess::prefetch(std::span<const Id>) const noexcept;                                               \
-  template void RowAccess::begin_watch(std::span<const Id>, const shm::JobSegments&) noexcept;
-PS_SHM_FOR_ID(std::uint32_t)
-PS_SHM_FOR_ID(std::uint64_t)
-#undef PS_SHM_FOR_ID
 
 }  // namespace ps_shm

@@ -33,39 +33,32 @@ class RowAccess {
 
   // Returns the first id that is out of range, or nullptr. `are_ascending`: whether each id is larger than the one
   // before, so that none is repeated.
-  template <class Id>
-  const Id* find_outside(std::span<const Id> ids, bool& are_ascending) const noexcept;
+  const std::uint64_t* find_outside(std::span<const std::uint64_t> ids, bool& are_ascending) const noexcept;
 
   // Required by all functions below: ids are in range; values and gradients have row_elements() floats for each id.
 
-  template <class Id>
-  void pull(std::span<const Id> ids, float* out, const update::Settings& settings, float learning_rate,
+  void pull(std::span<const std::uint64_t> ids, float* out, const update::Settings& settings, float learning_rate,
             Threads& threads) const noexcept;
 
   // RowSums::combine().
-  template <class Id>
-  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients) {
+  [[nodiscard]] bool combine(std::span<const std::uint64_t>& ids, std::span<const float>& gradients) {
     return sums_.combine(ids, gradients);
   }
 
   // Requires: no id is repeated.
-  template <class Id>
-  void push(std::span<const Id> ids, const float* gradients, const update::Settings& settings, float learning_rate,
-            float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
+  void push(std::span<const std::uint64_t> ids, const float* gradients, const update::Settings& settings,
+            float learning_rate, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
 
   // Changes rows bypassing the optimizer, each element exactly once, also if the job uses Hogwild! updates. Requires
   // for Change::kAdd: no id is repeated. Of values for a repeated id the last ones stay; this takes one thread.
-  template <class Id>
-  void change(update::Change how, std::span<const Id> ids, const float* values, const update::Settings& settings,
-              float learning_rate, bool are_ascending, Threads& threads) noexcept;
+  void change(update::Change how, std::span<const std::uint64_t> ids, const float* values,
+              const update::Settings& settings, float learning_rate, bool are_ascending, Threads& threads) noexcept;
 
-  template <class Id>
-  void prefetch(std::span<const Id> ids) const noexcept;
+  void prefetch(std::span<const std::uint64_t> ids) const noexcept;
 
   // From time to time begin_watch() records how often other workers have pushed the blocks of some of these rows. At
   // the next push, end_watch() calls body(staleness) for each recorded row with the number of pushes since then.
-  template <class Id>
-  void begin_watch(std::span<const Id> ids, const shm::JobSegments& job) noexcept;
+  void begin_watch(std::span<const std::uint64_t> ids, const shm::JobSegments& job) noexcept;
   template <class Body>
   void end_watch(Body&& body) noexcept {
     for (std::uint32_t i = 0; i < watched_; ++i) body(pushes_by_others(watches_[i]) - watches_[i].pushes);
@@ -78,10 +71,9 @@ class RowAccess {
     std::uint64_t block, pushes;
   };
 
-  template <class Id>
-  shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::byte* row, Id id, std::uint64_t seed) const noexcept;
-  template <class Id>
-  void count(std::span<const Id> ids, bool are_ascending) noexcept;
+  shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::byte* row, std::uint64_t id,
+                                                        std::uint64_t seed) const noexcept;
+  void count(std::span<const std::uint64_t> ids, bool are_ascending) noexcept;
   std::uint64_t pushes_by_others(const Watch& watch) const noexcept;
   std::uint64_t grain() const noexcept;
 

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <tuple>
 #include <vector>
 
 #include "update/hash.hpp"
@@ -22,28 +21,21 @@ class RowSums {
   // Sums the gradients of repeated ids in the order in which they occur. Afterwards each id occurs once, and the spans
   // point into buffers of this object. Returns whether the ids are now ascending; else they are in the order of first
   // appearance.
-  template <class Id>
-  [[nodiscard]] bool combine(std::span<const Id>& ids, std::span<const float>& gradients);
+  [[nodiscard]] bool combine(std::span<const std::uint64_t>& ids, std::span<const float>& gradients);
 
  private:
-  template <class Id>
-  std::vector<Id>& unique_room(std::size_t count);
-  template <class Id>
-  void combine_in_places(std::span<const Id>& ids, std::span<const float>& gradients);
-  template <class Id>
-  void combine_by_hash(std::span<const Id>& ids, std::span<const float>& gradients);
-  template <class Id>
-  void combine_in_order(std::span<const Id>& ids, std::span<const float>& gradients);
+  void combine_in_places(std::span<const std::uint64_t>& ids, std::span<const float>& gradients);
+  void combine_by_hash(std::span<const std::uint64_t>& ids, std::span<const float>& gradients);
+  void combine_in_order(std::span<const std::uint64_t>& ids, std::span<const float>& gradients);
   void sort(std::size_t count);
 
   update::KeyHash hash_;
   std::uint64_t width_, rows_;
   // A hash table of {call : 32, index among the unique ids : 32}, one place for each row, or {id : 32, index : 32} for
   // each gradient, which is sorted; and the results.
-  std::vector<std::uint64_t> seen_, touched_, order_, sorted_;
+  std::vector<std::uint64_t> seen_, touched_, order_, sorted_, unique_;
   std::uint32_t call_ = 0;
   std::vector<float> places_, sums_;
-  std::tuple<std::vector<std::uint32_t>, std::vector<std::uint64_t>> unique_;
 };
 
 }  // namespace ps_shm

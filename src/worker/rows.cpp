@@ -1,6 +1,9 @@
 // Pulling and pushing rows.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+
 #include "ps_shm/errors.hpp"
 #include "worker/impl.hpp"
 #include "worker/push_scope.hpp"
@@ -12,8 +15,8 @@ using shm::Counter;
 namespace {
 
 // Returns whether the ids ascend, so that none is repeated.
-template <class Id>
-bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats, const char* verb) {
+bool require_rows(const VariableState& state, std::span<const std::uint64_t> ids, std::size_t floats,
+                  const char* verb) {
   if (!state.rows)
     throw Error(fmt::format("{} of rows of variable '{}': it is {}; declare it with layout inplace and a first axis",
                             verb, state.name, state.layout == Layout::kInplace ? "a scalar" : "versioned"));
@@ -22,7 +25,7 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
     throw Error(fmt::format("{} of {} rows of variable '{}': a row has {} elements, the span has {} in all", verb,
                             ids.size(), state.name, width, floats));
   bool are_ascending = true;
-  if (const Id* outside = state.rows->find_outside(ids, are_ascending))
+  if (const std::uint64_t* outside = state.rows->find_outside(ids, are_ascending))
     throw Error(fmt::format("{} of rows of variable '{}': id {} (number {} of {}) is out of range; it has {} rows",
                             verb, state.name, static_cast<std::int64_t>(*outside),  // a program may have meant -1
                             outside - ids.data(), ids.size(), state.rows->table().rows()));
@@ -31,8 +34,7 @@ bool require_rows(const auto& state, std::span<const Id> ids, std::size_t floats
 
 }  // namespace
 
-template <class Id>
-void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std::span<float> out) {
+void Worker::Impl::pull_rows(VariableState& state, Ids ids, std::span<float> out) {
   static_cast<void>(require_rows(state, ids, out.size(), "pull"));
   note_pull();
   state.rows->begin_watch(ids, job);
@@ -40,8 +42,7 @@ void Worker::Impl::pull_rows(VariableState& state, std::span<const Id> ids, std:
   count(Counter::kPulls).bump_relaxed(1);
 }
 
-template <class Id>
-void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std::span<const float> gradients) {
+void Worker::Impl::push_rows(VariableState& state, Ids ids, std::span<const float> gradients) {
   bool are_ascending = require_rows(state, ids, gradients.size(), "push");
   if (limits_pushes) [[unlikely]] {
     if (config.optimizer.staleness_scaling && !state.is_sum)
@@ -66,9 +67,7 @@ void Worker::Impl::push_rows(VariableState& state, std::span<const Id> ids, std:
   count(Counter::kPushes).bump_relaxed(1);
 }
 
-template <class Id>
-void Worker::Impl::change_rows(VariableState& state, update::Change how, std::span<const Id> ids,
-                               std::span<const float> values) {
+void Worker::Impl::change_rows(VariableState& state, update::Change how, Ids ids, std::span<const float> values) {
   bool are_ascending = require_rows(state, ids, values.size(), how == update::Change::kAdd ? "add" : "assign");
   if (how == update::Change::kAdd && !are_ascending) are_ascending = state.rows->combine(ids, values);
   PushScope scope(*this);
@@ -78,34 +77,49 @@ void Worker::Impl::change_rows(VariableState& state, update::Change how, std::sp
   count(Counter::kPushes).bump_relaxed(1);
 }
 
+Worker::Impl::Ids Worker::Impl::widen(std::span<const std::uint32_t> ids) {
+  wide_ids.assign(ids.begin(), ids.end());
+  return wide_ids;
+}
+
 void Worker::pull_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<float> out) {
-  owned().pull_rows(*variable.state_, ids, out);
+  Impl& impl = owned();
+  impl.pull_rows(*variable.state_, impl.widen(ids), out);
 }
 void Worker::pull_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<float> out) {
   owned().pull_rows(*variable.state_, ids, out);
 }
 void Worker::push_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> gradients) {
-  owned().push_rows(*variable.state_, ids, gradients);
+  Impl& impl = owned();
+  impl.push_rows(*variable.state_, impl.widen(ids), gradients);
 }
 void Worker::push_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> gradients) {
   owned().push_rows(*variable.state_, ids, gradients);
 }
 void Worker::add_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> deltas) {
-  owned().change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
+  Impl& impl = owned();
+  impl.change_rows(*variable.state_, update::Change::kAdd, impl.widen(ids), deltas);
 }
 void Worker::add_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> deltas) {
   owned().change_rows(*variable.state_, update::Change::kAdd, ids, deltas);
 }
 void Worker::assign_rows(const Variable& variable, std::span<const std::uint32_t> ids, std::span<const float> values,
                          Slots slots) {
-  owned().change_rows(*variable.state_, how_to_assign(slots), ids, values);
+  Impl& impl = owned();
+  impl.change_rows(*variable.state_, how_to_assign(slots), impl.widen(ids), values);
 }
 void Worker::assign_rows(const Variable& variable, std::span<const std::uint64_t> ids, std::span<const float> values,
                          Slots slots) {
   owned().change_rows(*variable.state_, how_to_assign(slots), ids, values);
 }
 void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint32_t> ids) const noexcept {
-  if (variable.state_->rows) variable.state_->rows->prefetch(ids);
+  if (!variable.state_->rows) return;
+  std::array<std::uint64_t, 64> wide;
+  for (std::size_t at = 0, count; at < ids.size(); at += count) {
+    count = std::min(wide.size(), ids.size() - at);
+    std::copy_n(ids.begin() + std::ptrdiff_t(at), count, wide.begin());
+    variable.state_->rows->prefetch(std::span(wide).first(count));
+  }
 }
 void Worker::prefetch_rows(const Variable& variable, std::span<const std::uint64_t> ids) const noexcept {
   if (variable.state_->rows) variable.state_->rows->prefetch(ids);
