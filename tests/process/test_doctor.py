@@ -75,6 +75,31 @@ class Jobs(Doctor):
         self.assertEqual("nothing is wrong\n" in result.out, result.code == 0)
         self.assertNotIn(f"WRONG: job {self.job}: worker", result.out)
 
+    def test_the_verdict_is_first_and_the_machine_last(self):
+        self.train(1)
+        lines = run("inspect_shm", "doctor", "--job", self.job).out.splitlines()
+        self.assertRegex(lines[0], r"^(nothing is wrong|\d+ faults?(, and .* advice)?)$")
+        (job,) = (at for at, line in enumerate(lines) if line.startswith(f"job {self.job}: live, step "))
+        (machine,) = (at for at, line in enumerate(lines) if line.startswith("/dev/shm: "))
+        self.assertLess(job, machine)
+        self.assertRegex(lines[machine], r"^/dev/shm: [\d.]+ \w+ of [\d.]+ \w+ free; \d+ processors?")
+        if not any(name.startswith("nvidia") for name in os.listdir("/dev")):
+            self.assertNotIn("nvcc", "\n".join(lines))
+        self.assertNotIn("/sys/", "\n".join(lines))
+
+    def test_several_faults_of_a_kind_are_one(self):
+        _, workers = self.train(3)
+        for worker in workers[:2]:
+            worker.kill()
+            worker.communicate()
+        both = json.loads(run("inspect_shm", "doctor", "--job", self.job, "--json").out)["findings"]
+        self.assertEqual([one["kind"] for one in both if one["kind"] not in MACHINE], ["dead-worker"] * 2)
+        lines = run("inspect_shm", "doctor", "--job", self.job).out.splitlines()
+        (line,) = (line for line in lines if line.startswith(f"WRONG: job {self.job}: "))
+        self.assertRegex(line, rf"worker 0 \(process {workers[0].pid}\) has died.*; likewise worker 1 \(process {workers[1].pid}\)$")
+        self.assertRegex(lines[lines.index(line) + 1], "^  what to do, for the first: .*--rank 0")
+        self.assertRegex(lines[0], "^[23] faults")
+
     @support.measures_time
     def test_it_takes_about_as_long_where_a_worker_is_stopped(self):
         _, workers = self.train(3, "--mode", "sync")
@@ -336,8 +361,10 @@ class Machine(Doctor):
             self.skipTest("mounting is not allowed here")
         small = "mount -t tmpfs -o size=64m none /dev/shm"
         found, advice = self.in_own_mounts(small)
-        self.assertRegex(advice["small-shm"], "has a capacity of 64.0 MiB .*--shm-size")
+        self.assertRegex(advice["small-shm"], "has a capacity of 64.0 MiB only, the default of containers .*--shm-size")
         self.assertNotIn("full-shm", found)
+        advice = self.in_own_mounts("mount -t tmpfs -o size=1126400 none /dev/shm")[1]
+        self.assertRegex(advice["small-shm"], "has a capacity of 1.1 MiB only / ")
         found, advice = self.in_own_mounts("mount -t tmpfs -o size=80m none /dev/shm; head -c 79m /dev/zero > /dev/shm/filler")
         self.assertRegex(found["full-shm"], r"nearly full: 1\.0 MiB of 80\.0 MiB")
         self.assertNotIn("small-shm", advice)

@@ -115,8 +115,10 @@ class Inspector(ProcessTest):
         self.assertRegex(cuda["no_gpu"], "driver|no CUDA|CUDA_VISIBLE_DEVICES|/dev/nvidia")
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, env=hidden)
         self.assertIn(code, (0, 3), err)
-        self.assertIn(f"no GPU: {cuda['no_gpu']}\n", out)
-        self.assertIn(f"CUDA: build {'for ' + cuda['built_for'] if cuda['built_for'] else 'without'};", out)
+        # Without CUDA and without a GPU there is nothing to say.
+        matters = cuda["built_for"] is not None or any(name.startswith("nvidia") for name in os.listdir("/dev"))
+        for line in (f"no GPU: {cuda['no_gpu']}\n", f"CUDA: build {'for ' + cuda['built_for'] if cuda['built_for'] else 'without'};"):
+            self.assertEqual(line in out, matters, out)
 
     def test_doctor_shows_each_gpu_with_its_strategies(self):
         code, out, err = run("inspect_shm", "doctor", "--job", self.job, "--json")

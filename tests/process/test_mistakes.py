@@ -109,6 +109,21 @@ class Inspector(ProcessTest):
         self.assert_fails(1, run("inspect_shm", "diff", "./nofolder", self.job), "./nofolder is not the folder of a checkpoint")
         self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
 
+    def test_a_name_that_is_nearly_one_is_suggested(self):
+        self.leave_a_dead_job()
+        nearly = self.job[:-1] + ("x" if self.job[-1] != "x" else "y")
+        for command in (["show"], ["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["doctor"], ["rm"], ["set", "lr=1"],
+                        ["metrics"], ["watch"]):
+            with self.subTest(command):
+                self.assert_fails(1, run("inspect_shm", *command, "--job", nearly), f"there is no job '{nearly}'",
+                                  f"did you mean {self.job}?")
+        for state in (nearly, f"{nearly}@snapshot"):
+            self.assert_fails(1, run("inspect_shm", "diff", self.job, state), nearly, f"did you mean {self.job}?")
+        for command in (["dump"], ["stats"]):
+            self.assert_fails(1, run("inspect_shm", *command, "--job", self.job, "hid_v"), "there is no variable 'hid_v'",
+                              "did you mean hid_w?")
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
+
     def leave_a_dead_job(self):
         result = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "5", "--keep-segments")
         self.assertEqual(result.code, 0, result.err)

@@ -120,16 +120,31 @@ class Inspector(ProcessTest):
                     self.assertNotRegex(screen.shown, COLOUR)
 
     def test_titles_are_whole_and_nothing_is_left_out(self):
-        wide = run("inspect_shm", "vars", "--job", self.job)[1].splitlines()
+        wide = run("inspect_shm", "vars", "--placement", "--job", self.job)[1].splitlines()
         for columns in WIDTHS:
             with self.subTest(columns=columns):
-                lines = show(columns, "inspect_shm", "vars", "--job", self.job).lines()
+                lines = show(columns, "inspect_shm", "vars", "--placement", "--job", self.job).lines()
                 height = len(lines) // len(wide)
                 self.assertEqual(len(lines), height * len(wide))
                 self.assertEqual(re.split(r"\s\s+", "  ".join(line.strip() for line in lines[:height])),
                                  re.split(r"\s\s+", wide[0].strip()))
                 if columns == 80:
                     self.assertLessEqual(height, 2)
+
+    def test_a_variable_is_one_line_without_empty_columns(self):
+        names = ["hid_b", "hid_w", "sm_b", "sm_w"]
+        for columns in (120, 80, 60):
+            with self.subTest(columns=columns):
+                titles, *rows, last = show(columns, "inspect_shm", "vars", "--job", self.job).lines()
+                self.assertEqual(sorted(row.split()[0] for row in rows), names)
+                self.assertIn("--wide", last)
+                for title in ("NODE", "SLOTS", "SLOT SIZE"):  # of one memory node, and of an optimizer without state
+                    self.assertNotIn(title, titles)
+                for title in ("NAME", "SHAPE", "SIZE", "UPDATES", "STATE", *(("RULE", "LAYOUT", "SHARD") if columns > 60 else ())):
+                    self.assertIn(title, titles)
+        wide = run("inspect_shm", "vars", "--job", self.job).out.splitlines()
+        self.assertRegex(wide[0], "NODE +SIZE +SLOTS +SLOT SIZE +PIECES")
+        self.assertEqual(len(wide), 1 + len(names))
 
     def test_a_worker_is_one_line_of_what_people_need(self):
         for columns in (120, 80):

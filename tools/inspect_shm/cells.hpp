@@ -20,6 +20,9 @@ inline std::string bytes_as_text(std::uint64_t bytes) {
   return fmt::format("{:.{}f} {}", amount, unit == 0 ? 0 : 1, kUnits[unit]);
 }
 
+// Of a job or publication; 0: none of its segments can be read.
+inline std::string size_as_text(std::uint64_t bytes) { return bytes == 0 ? "-" : bytes_as_text(bytes); }
+
 inline std::string age_as_text(double seconds) {
   const auto whole = static_cast<std::uint64_t>(seconds);
   if (whole < 1) return report::duration(seconds);

@@ -17,7 +17,9 @@
 #include <vector>
 
 #include "common/value_statistics.hpp"
+#include "config/spelling.hpp"
 #include "inspect_shm/inspect.hpp"
+#include "inspect_shm/jobs.hpp"
 #include "persistence/checkpoint_folder.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
@@ -162,8 +164,11 @@ std::unique_ptr<State> open_state(const std::string& source, const std::string& 
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNotFound) throw;
     }
+    const std::string meant = config::did_you_mean(source, job_names());
     throw Error(fmt::format("{} is {}the folder of a checkpoint{}", source, may_be_job ? "neither a job nor " : "not ",
-                            may_be_job ? "; inspect_shm ls lists the jobs" : ""),
+                            !may_be_job     ? ""
+                            : meant.empty() ? "; inspect_shm ls lists the jobs"
+                                            : meant),
                 ErrorCode::kNotFound);
   }
   // The folder of one checkpoint, or of several, of which the newest is used.

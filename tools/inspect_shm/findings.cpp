@@ -29,8 +29,10 @@ void find_room(Json& examined) {
   if (all <= kContainerBytes)
     add_finding(
         examined, "small-shm", "",
-        fmt::format("/dev/shm has a capacity of {} only, the default of containers", bytes_as_text(all)),
-        "docker run --shm-size=8g, or --ipc=host; in Kubernetes a volume emptyDir with medium: Memory at /dev/shm");
+        fmt::format("/dev/shm has a capacity of {} only{}", bytes_as_text(all),
+                    all == kContainerBytes ? ", the default of containers" : ""),
+        "docker run --shm-size=8g, or --ipc=host; in Kubernetes a volume emptyDir with medium: Memory at /dev/shm; "
+        "without a container: mount -o remount,size=8g /dev/shm");
   if (free < all / kFullShare)
     add_finding(examined, "full-shm", "",
                 fmt::format("/dev/shm is nearly full: {} of {} are free; a job that needs more fails",
@@ -118,7 +120,7 @@ void find_leftovers(Json& examined) {
       add_folder(examined, job, folder);
     else if (row["reclaimable"])
       add_finding(examined, "leftover", job,
-                  fmt::format("it is unused and occupies {}; its state: {}", bytes_as_text(row["bytes"]), state),
+                  fmt::format("it is unused and occupies {}; its state: {}", size_as_text(row["bytes"]), state),
                   fmt::format("inspect_shm rm --job {}{}{}", job, state == "dead" ? "" : " --force",
                               state == "dead" && !row["last"].is_null() && !row["last"]["finished"]
                                   ? fmt::format("; or resume it: ps_shm --job {} --adopt", job)

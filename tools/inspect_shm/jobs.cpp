@@ -164,6 +164,12 @@ AttachOutcome open_any(shm::Segment& segment, const std::string& name, shm::Acce
   }
 }
 
+std::vector<std::string> job_names() {
+  std::vector<std::string> names;
+  for (const auto& [job, segments] : names_by_job()) names.push_back(job);
+  return names;
+}
+
 bool is_job_name(const std::string& name) {
   try {
     check_job_name(name);
@@ -227,12 +233,10 @@ double age_seconds(std::uint64_t created_unix_ns) {
 }
 
 std::string only_job() {
-  const auto jobs = names_by_job();
-  if (jobs.empty())
+  const std::vector<std::string> names = job_names();
+  if (names.empty())
     throw Error("there is no job on this machine; start one with launch_shm or ps_shm", ErrorCode::kNotFound);
-  if (jobs.size() == 1) return jobs.begin()->first;
-  std::vector<std::string> names;
-  for (const auto& [job, segments] : jobs) names.push_back(job);
+  if (names.size() == 1) return names.front();
   throw Error(fmt::format("there are {} jobs; choose one with --job: {}", names.size(), fmt::join(names, ", ")));
 }
 

@@ -16,6 +16,9 @@ shm::AttachOutcome open_any(shm::Segment& segment, const std::string& name,
 // "live", "orphaned" (workers without a ps), "dead", "damaged" and so on, by the outcome of open() of a control file.
 std::string state_of(const shm::Segment& control, shm::AttachOutcome outcome);
 
+// The jobs that have segments in /dev/shm, whatever their state.
+std::vector<std::string> job_names();
+
 // Whether a part of a file name could be a job's name.
 bool is_job_name(const std::string& name);
 

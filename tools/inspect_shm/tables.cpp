@@ -101,14 +101,24 @@ Json show_table(const std::string& job, const std::string& name) {
 
 std::string tables_as_text(const Json& tables, Columns columns) {
   if (tables.empty()) return "";
-  std::vector<report::Row> rows = {
-      {"TABLE", "ROWS", "MAX ROWS", "LOAD", "ROW SIZE", "RULE", "EVICT", "PARTS", "HITS", "SIZE"}};
+  constexpr auto kStays = report::Column::kStays;
+  std::vector<report::Row> rows;
   for (const Json& row : tables)
     rows.push_back({cell(row["name"]), cell(row["rows"]), cell(row["max_rows"]),
                     fmt::format("{:.2f}", row["load"].get<double>()), cell(row["row_size"]), cell(row["rule"]),
                     cell(row["evict"]), cell(row["parts"]), share_as_text(row["hit_rate"]),
                     bytes_as_text(row["bytes"])});
-  return report::table(rows, columns);
+  return report::table_in_lines({{"TABLE", kStays, ""},
+                                 {"ROWS", kStays, ""},
+                                 {"MAX ROWS", kStays, ""},
+                                 {"LOAD", 1, ""},
+                                 {"ROW SIZE", 2, ""},
+                                 {"RULE", 4, ""},
+                                 {"EVICT", 3, ""},
+                                 {"PARTS", 0, "1"},
+                                 {"HITS", 5, "-"},
+                                 {"SIZE", kStays, ""}},
+                                rows, columns);
 }
 
 std::string table_as_text(const Json& shown, Columns columns) {

@@ -12,7 +12,6 @@
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
-#include "report/devices.hpp"
 
 namespace ps_shm::inspect {
 namespace {
@@ -37,14 +36,14 @@ std::string jobs_as_text(const Json& jobs, Columns columns) {
   for (const Json& row : jobs["jobs"])
     rows.push_back({cell(row["job"]), cell(row["state"]), row["state"] == "live" ? cell(row["ps_pid"]) : "-",
                     row["workers"].is_null() ? "-" : cell(row["workers_alive"]) + "/" + cell(row["workers"]),
-                    cell(row["global_step"]), bytes_as_text(row["bytes"]),
+                    cell(row["global_step"]), size_as_text(row["bytes"]),
                     row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
   const std::string text = rows.size() == 1 ? "no jobs\n" : table(rows, columns);
   if (jobs["publications"].empty()) return text;
   rows = {{"PUBLICATION", "STATE", "PUBLISHER", "GENERATION", "SUBSCRIBERS", "SIZE", "AGE"}};
   for (const Json& row : jobs["publications"])
     rows.push_back({cell(row["publication"]), cell(row["state"]), row["state"] == "live" ? cell(row["pid"]) : "-",
-                    cell(row["generation"]), cell(row["subscribers"]), bytes_as_text(row["bytes"]),
+                    cell(row["generation"]), cell(row["subscribers"]), size_as_text(row["bytes"]),
                     row["age_seconds"].is_null() ? "-" : age_as_text(row["age_seconds"])});
   return text + "\n" + table(rows, columns);
 }
@@ -52,8 +51,8 @@ std::string jobs_as_text(const Json& jobs, Columns columns) {
 std::string publications_as_text(const Json& listed, Columns columns) {
   std::string text;
   for (const Json& row : listed["publications"]) {
-    text += fmt::format("publication {}: {}, {}", cell(row["publication"]), cell(row["state"]),
-                        bytes_as_text(row["bytes"]));
+    text +=
+        fmt::format("publication {}: {}, {}", cell(row["publication"]), cell(row["state"]), size_as_text(row["bytes"]));
     if (row["generation"].is_null()) {  // nothing is known of it
       text += "\n";
       continue;
@@ -205,8 +204,8 @@ std::string rows_of(const Json& part, std::size_t parts) {
 }  // namespace
 
 std::string variables_as_text(const Json& listed, Columns columns) {
-  std::vector<Row> rows = {
-      {"NAME", "SHAPE", "RULE", "LAYOUT", "SHARD", "NODE", "SIZE", "SLOTS", "SLOT SIZE", "PIECES", "UPDATES", "STATE"}};
+  constexpr auto kStays = report::Column::kStays;
+  std::vector<Row> rows;
   for (const Json& row : listed["variables"])
     for (const Json& part : row["parts"]) {
       rows.push_back({cell(row["name"]) + rows_of(part, row["parts"].size()), shape_of(row), cell(row["rule"]),
@@ -215,8 +214,21 @@ std::string variables_as_text(const Json& listed, Columns columns) {
                       cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
     }
   const std::string tables = tables_as_text(listed["tables"], columns);
-  if (rows.size() == 1) return tables.empty() ? "no variables\n" : tables;
-  return table(rows, columns) + (tables.empty() ? "" : "\n" + tables);
+  if (rows.empty()) return tables.empty() ? "no variables\n" : tables;
+  return report::table_in_lines({{"NAME", kStays, ""},
+                                 {"SHAPE", kStays, ""},
+                                 {"RULE", 5, ""},
+                                 {"LAYOUT", 3, ""},
+                                 {"SHARD", 4, "0"},
+                                 {"NODE", 0, "-"},
+                                 {"SIZE", kStays, ""},
+                                 {"SLOTS", 6, "-"},
+                                 {"SLOT SIZE", 2, "0 B"},
+                                 {"PIECES", 1, ""},
+                                 {"UPDATES", kStays, ""},
+                                 {"STATE", kStays, ""}},
+                                rows, columns) +
+         (tables.empty() ? "" : "\n" + tables);
 }
 
 std::string uninitialised_as_text(const Json& listed, Columns) {
@@ -287,79 +299,6 @@ std::string workers_as_text(const Json& listed, Columns columns) {
   return table(rows, columns) + (columns ? fitted("--wide shows more columns\n", columns) : "");
 }
 
-namespace {
-
-std::string what_is(const Json& row) {
-  return row.contains("job") ? "job " + cell(row["job"]) : "publication " + cell(row["publication"]);
-}
-
-std::string reclaimed_as_text(const Json& found) {
-  std::string text;
-  for (const Json& removed : found["removed"])
-    text += fmt::format("{}: reclaimed {}\n", what_is(removed), bytes_as_text(removed["bytes"]));
-  for (const Json& failed : found["failed"])
-    text += fmt::format("{}: not reclaimed: {}\n", what_is(failed), cell(failed["why"]));
-  return text;
-}
-
-}  // namespace
-
-std::string examination_as_text(const Json& examined, Columns columns) {
-  const Json& system = examined["system"];
-  const auto limit = [&](const char* key) { return system[key].is_null() ? "no limit" : cell(system[key]); };
-  std::string text =
-      fmt::format("/dev/shm: {} of {} free; {} processors, {} memory node{}; huge pages: {}\n",
-                  bytes_as_text(system["shm_free_bytes"]), bytes_as_text(system["shm_bytes"]),
-                  cell(system["processors"]), cell(system["memory_nodes"]), system["memory_nodes"] == 1 ? "" : "s",
-                  system["no_huge_pages"] == "" ? "available" : cell(system["no_huge_pages"]));
-  text += fmt::format("limits: open files {}, address space {}, locked memory {}\n", limit("open_files_limit"),
-                      limit("address_space_limit"), limit("locked_memory_limit"));
-  text += report::devices_as_text(examined["cuda"]);
-  text += reclaimed_as_text(examined);
-  std::uint64_t bytes = 0, dead = 0;
-  for (const Json& row : examined["jobs"]) {
-    const std::string job = cell(row["job"]);
-    text += fmt::format("job {}: {}{}, {}", job, cell(row["state"]), row["kept"] ? ", kept on purpose" : "",
-                        bytes_as_text(row["bytes"]));
-    if (!row["age_seconds"].is_null()) text += fmt::format(", {} old", age_as_text(row["age_seconds"]));
-    if (const Json& last = row["last"]; !last.is_null())
-      text += fmt::format(", step {}{}; workers: {} alive, {} dead, {} left; ps number {} (process {})",
-                          cell(last["global_step"]),
-                          last["finished"]     ? ", finished"
-                          : last["steps"] != 0 ? fmt::format(" of {}", cell(last["steps"]))
-                                               : "",
-                          cell(last["workers_alive"]), cell(last["workers_dead"]), cell(last["workers_left"]),
-                          cell(last["servers"]), cell(last["ps_pid"]));
-    text += "\n";
-    if (!row["problem"].is_null()) text += fmt::format("  {}\n", cell(row["problem"]));
-    if (row["state"] == "orphaned")
-      text += fmt::format("  its ps is dead and its workers continue: ps_shm --job {} --adopt takes it over\n", job);
-    if (row["state"] == "dead" && !row["last"].is_null() && !row["last"]["finished"])
-      text += fmt::format("  ps_shm --job {} --adopt would resume it\n", job);
-    if (!row["reclaimable"]) continue;
-    bytes += row["bytes"].get<std::uint64_t>();
-    ++dead;
-  }
-  if (dead != 0)
-    text += fmt::format("{} of {} dead job{} can be reclaimed: inspect_shm doctor --repair\n", bytes_as_text(bytes),
-                        dead, dead == 1 ? "" : "s");
-  else
-    text += examined["jobs"].empty() ? "no jobs\n" : "nothing to reclaim\n";
-  for (const Json& row : examined.value("publications", Json::array()))
-    text += fmt::format("publication {}: {}, {}{}\n", cell(row["publication"]), cell(row["state"]),
-                        bytes_as_text(row["bytes"]),
-                        row["reclaimable"] ? "; its next publisher takes it over, or inspect_shm doctor --repair "
-                                             "reclaims it"
-                                           : "");
-  for (const auto& [heading, list] : {std::pair("WRONG", "findings"), std::pair("ADVICE", "advice")})
-    for (const Json& finding : examined[list])
-      text += fmt::format("{}: {}{}\n  what to do: {}\n", heading,
-                          finding["job"].is_null() ? "" : fmt::format("job {}: ", cell(finding["job"])),
-                          cell(finding["what"]), cell(finding["todo"]));
-  if (examined["findings"].empty()) text += "nothing is wrong\n";
-  return fitted(text, columns);
-}
-
 std::string events_as_text(const Json& listed, Columns columns) {
   std::string text;
   for (const Json& event : listed["events"]) {
@@ -379,17 +318,6 @@ std::string changes_as_text(const Json& changes, Columns columns) {
     text += fmt::format("{}: {} -> {}\n", name, cell(change["before"]), cell(change["after"]));
   }
   return text.empty() ? "nothing changes\n" : fitted(text, columns);
-}
-
-std::string removal_as_text(const Json& removed, Columns columns) {
-  if (removed.contains("failed")) {
-    const std::string text = reclaimed_as_text(removed);
-    return fitted(text.empty() ? "there are no dead jobs or publications\n" : text, columns);
-  }
-  const std::size_t segments = removed["removed"].size();
-  return fitted(fmt::format("removed {}: {} segment{}, {}\n", what_is(removed), segments, segments == 1 ? "" : "s",
-                            bytes_as_text(removed["bytes"])),
-                columns);
 }
 
 }  // namespace ps_shm::inspect

@@ -132,6 +132,8 @@ Json to_json(const device::GpuProbe& probe) {
   return found;
 }
 
+bool has_gpu_device() { return !device::nvidia_device_files().empty(); }
+
 std::string devices_as_text(const Json& found) {
   const auto version = [&](const char* key, const char* otherwise) {
     return found[key].is_null() ? std::string(otherwise) : "for " + found[key].get<std::string>();

@@ -15,4 +15,7 @@ nlohmann::ordered_json to_json(const device::GpuProbe& probe);
 // The same as text; takes the result of to_json().
 std::string devices_as_text(const nlohmann::ordered_json& found);
 
+// Whether the machine shows the device of a GPU, usable or not.
+bool has_gpu_device();
+
 }  // namespace ps_shm::report

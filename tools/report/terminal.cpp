@@ -181,6 +181,36 @@ std::string table(const std::vector<Row>& rows, Columns columns) {
   return text;
 }
 
+std::string table_in_lines(std::vector<Column> titles, std::vector<Row> rows, Columns columns) {
+  const std::size_t all = titles.size();
+  const auto leave_out = [&](std::size_t c) {
+    titles.erase(titles.begin() + static_cast<std::ptrdiff_t>(c));
+    for (Row& row : rows) row.erase(row.begin() + static_cast<std::ptrdiff_t>(c));
+  };
+  const auto width = [&] {
+    std::size_t sum = kGap * (titles.size() - 1);
+    for (std::size_t c = 0; c < titles.size(); ++c) {
+      std::size_t widest = width_of(titles[c].title);
+      for (const Row& row : rows) widest = std::max(widest, width_of(row[c]));
+      sum += widest;
+    }
+    return sum;
+  };
+  for (std::size_t c = columns ? all : 0; c-- > 0;)
+    if (std::all_of(rows.begin(), rows.end(), [&](const Row& row) { return row[c] == titles[c].nothing; }))
+      leave_out(c);
+  while (columns && width() > *columns) {
+    const auto first = std::min_element(titles.begin(), titles.end(),
+                                        [](const Column& a, const Column& b) { return a.leaves < b.leaves; });
+    if (first->leaves == Column::kStays) break;
+    leave_out(static_cast<std::size_t>(first - titles.begin()));
+  }
+  Row head;
+  for (const Column& column : titles) head.push_back(column.title);
+  rows.insert(rows.begin(), head);
+  return table(rows, columns) + (titles.size() == all ? "" : fitted("--wide shows more columns\n", columns));
+}
+
 std::string listed(const std::vector<std::string>& entries, Columns columns) {
   std::size_t widest = 0;
   for (const std::string& entry : entries) widest = std::max(widest, width_of(entry));

@@ -41,6 +41,17 @@ std::string fitted(const std::string& text, Columns columns);
 using Row = std::vector<std::string>;
 std::string table(const std::vector<Row>& rows, Columns columns);
 
+struct Column {
+  static constexpr unsigned kStays = ~0U;
+  std::string title;
+  unsigned leaves;      // the lowest is left out first if a row does not fit on a line
+  std::string nothing;  // in a cell that says nothing
+};
+
+// A table whose rows are one line each where that is possible: with limited space it has neither columns that say nothing
+// nor, as far as necessary, less important ones, and ends with a line about that. `rows` are without titles; not empty.
+std::string table_in_lines(std::vector<Column> titles, std::vector<Row> rows, Columns columns);
+
 // Entries in as many columns as fit, read downwards; without a limit, one per line.
 std::string listed(const std::vector<std::string>& entries, Columns columns);
 
