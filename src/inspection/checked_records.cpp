@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/directory.hpp"
@@ -172,9 +173,9 @@ Group find_group(const JobSegments& job, const std::vector<CheckedRecord>& recor
       throw Error(fmt::format("variable '{}' is not initialised yet", name), ErrorCode::kInvalidState);
     return group;
   }
-  throw Error(names.empty()
-                  ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
-                  : fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(), fmt::join(names, ", ")),
+  throw Error(names.empty() ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
+                            : fmt::format("there is no variable '{}': job '{}' has {}{}", name, job.job(),
+                                          fmt::join(names, ", "), config::did_you_mean(name, names)),
               ErrorCode::kNotFound);
 }
 

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/attach_outcome.hpp"
 #include "shm/segment/live_settings.hpp"
@@ -84,9 +85,9 @@ TableView open_table_named(const shm::JobSegments& job, const std::string& name)
     names.emplace_back(shm::text_of(table.front().checked->name));
     if (names.back() == name) return std::move(table);
   }
-  throw Error(names.empty()
-                  ? fmt::format("there is no table '{}': job '{}' has none", name, job.job())
-                  : fmt::format("there is no table '{}': job '{}' has {}", name, job.job(), fmt::join(names, ", ")),
+  throw Error(names.empty() ? fmt::format("there is no table '{}': job '{}' has none", name, job.job())
+                            : fmt::format("there is no table '{}': job '{}' has {}{}", name, job.job(),
+                                          fmt::join(names, ", "), config::did_you_mean(name, names)),
               ErrorCode::kNotFound);
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "config/modes.hpp"
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/segment/live_settings.hpp"
@@ -234,11 +235,12 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
 const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::string& name) const {
   taker.job.refuse_inherited("snapshot");
   const auto found = variables.find(name);
-  if (found == variables.end())
-    throw Error(
-        fmt::format("the snapshot of job '{}' has no variable '{}': it was not initialised", taker.job.job(), name),
-        ErrorCode::kNotFound);
-  return found->second;
+  if (found != variables.end()) return found->second;
+  std::vector<std::string> names;
+  for (const auto& [known, parts] : variables) names.push_back(known);
+  throw Error(fmt::format("the snapshot of job '{}' has no variable '{}': it was not initialised{}", taker.job.job(),
+                          name, config::did_you_mean(name, names)),
+              ErrorCode::kNotFound);
 }
 
 Snapshot::Snapshot(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}

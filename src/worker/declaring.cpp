@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/events.hpp"
 #include "update/bytes.hpp"
@@ -155,9 +156,9 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
   const WaitMark mark(entry, shm::WaitingFor::kVariable, 0);
   shm::wait_for_fact(job.state().activity, is_complete, [&] {
     if (!wait.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
-      throw Error(
-          fmt::format("job '{}' has no variable '{}'; it has: {}", job.job(), name, fmt::join(directory.names(), ", ")),
-          ErrorCode::kNotFound);
+      throw Error(fmt::format("job '{}' has no variable '{}'; it has: {}{}", job.job(), name,
+                              fmt::join(directory.names(), ", "), config::did_you_mean(name, directory.names())),
+                  ErrorCode::kNotFound);
   });
   return positions;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/publication/publication.hpp"
 #include "shm/segment/attach_outcome.hpp"
@@ -176,7 +177,11 @@ void Bundle::fail_inherited(const char* what) const {
 
 std::uint32_t Bundle::find(const std::string& tensor) const {
   if (const auto number = names_.find(spec_.tensors, tensor)) return *number;
-  throw Error(fmt::format("publication '{}' has no tensor '{}'", spec_.name, tensor), ErrorCode::kNotFound);
+  std::vector<std::string> names;
+  for (const TensorSpec& one : spec_.tensors) names.push_back(one.name);
+  throw Error(
+      fmt::format("publication '{}' has no tensor '{}'{}", spec_.name, tensor, config::did_you_mean(tensor, names)),
+      ErrorCode::kNotFound);
 }
 
 RemoveOutcome remove_bundle(const std::string& publication, int own, const Trust& trust) {
