@@ -310,7 +310,10 @@ class BeforeAnythingStarts(ProcessTest):
             (pathlib.Path(folder) / "t10k-labels-idx1-ubyte").touch()
             said = self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", folder), *FILES[:3])
             self.assertNotIn(FILES[3], said)
-        self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", "mnist"), "is not included", *FILES)
+            self.assertIn("t10k-images-idx3}-ubyte.gz", said)  # what gets those that are missing
+        for data in ("mnist", "/none/mnist"):
+            self.assert_fails(1, run("launch_shm", "--job", self.job, "--data", data), f"data source '{data}'", *FILES,
+                              "curl -O 'https://")
 
     def test_csv_is_recognised(self):
         with tempfile.TemporaryDirectory() as folder:

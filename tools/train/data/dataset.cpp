@@ -31,10 +31,16 @@ struct Part {
 constexpr const char* kMnistFiles[4][2] = {
     {"train-images", "idx3"}, {"train-labels", "idx1"}, {"t10k-images", "idx3"}, {"t10k-labels", "idx1"}};
 
+// Which of them there are, without "-ubyte".
 std::vector<std::string> names_of_mnist() {
   std::vector<std::string> names;
-  for (const auto& [stem, kind] : kMnistFiles) names.push_back(fmt::format("{}-{}-ubyte", stem, kind));
+  for (const auto& [stem, kind] : kMnistFiles) names.push_back(fmt::format("{}-{}", stem, kind));
   return names;
+}
+
+// The command that gets those of these names into the current folder.
+std::string get_mnist(const std::vector<std::string>& names = names_of_mnist()) {
+  return fmt::format("curl -O 'https://ossci-datasets.s3.amazonaws.com/mnist/{{{}}}-ubyte.gz'", fmt::join(names, ","));
 }
 
 // The file for train-images, idx3: distributions differ in the separator and in compression, and archives unpack it into
@@ -61,11 +67,12 @@ std::array<std::string, 4> find_files(const fs::path& folder) {
   for (std::size_t i = 0; i < found.size(); ++i) {
     const auto& [stem, kind] = kMnistFiles[i];
     found[i] = look_for_file(folder, stem, kind);
-    if (found[i].empty()) missing.push_back(fmt::format("{}-{}-ubyte", stem, kind));
+    if (found[i].empty()) missing.push_back(fmt::format("{}-{}", stem, kind));
   }
   if (!missing.empty())
-    throw Error(fmt::format("{}: file{} {} not found, plain or .gz; put the four files of MNIST there", folder.string(),
-                            missing.size() == 1 ? "" : "s", fmt::join(missing, ", ")));
+    throw Error(fmt::format("{}: file{} {}-ubyte not found, plain or .gz; put the four files of MNIST there: {}",
+                            folder.string(), missing.size() == 1 ? "" : "s", fmt::join(missing, "-ubyte, "),
+                            get_mnist(missing)));
   return found;
 }
 
@@ -165,13 +172,13 @@ DataSplit load_data(const std::string& source, const EmbeddedData& digits, const
   }
   if (missing && (source == "mnist" || source == "MNIST")) {
     throw Error(
-        fmt::format("data source '{}' is not included; put its four files ({}) into a folder, and give that folder",
-                    source, fmt::join(names_of_mnist(), ", ")));
+        fmt::format("data source '{}' is not included; put its four files into a folder, and give that folder: {}",
+                    source, get_mnist()));
   }
   if (missing) {
     throw Error(fmt::format("data source '{}': no such folder; give digits, fashion-mnist or a folder with the four "
-                            "files of MNIST, or synthetic:FEATURESxCLASSES",
-                            source),
+                            "files of MNIST, or synthetic:FEATURESxCLASSES; {} gets MNIST",
+                            source, get_mnist()),
                 ErrorCode::kNotFound);
   }
   if (unreadable)
