@@ -137,8 +137,7 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
 std::string forgotten_text(std::uint32_t rank, std::uint64_t used, std::uint64_t dropped) {
   const std::uint64_t all = used + dropped;
   if (10 * dropped <= 9 * all) return {};
-  return fmt::format("worker {}: {} of its {} gradients were dropped; what only it has seen is not in the model", rank,
-                     dropped, all);
+  return fmt::format("worker {}: {} of its {} gradients were dropped", rank, dropped, all);
 }
 
 std::vector<std::string> event_kinds() {

@@ -1,4 +1,4 @@
-"""The examples in Python say what they need. What tools/run and tools/test avoid so that
+"""What a newcomer meets first: summaries, and the examples in Python. What tools/run and tools/test avoid so that
 nobody has to wait: no build for an answer or a refusal, no rebuild of a folder that was moved, no second search of the same
 states; and what a build reports while it runs."""
 import json
@@ -42,6 +42,38 @@ class Checkout(ProcessTest):
     def put_on_path(self, *programs):
         for program in programs:
             (self.bin / program).symlink_to(shutil.which(program))
+
+
+class Summaries(ProcessTest):
+    """A summary has only what means something in its mode."""
+
+    def summary(self, *options):
+        result = run("launch_shm", "--job", self.job, "--workers", "2", *(options if "--steps" in options else ("--steps", "200", *options)))
+        self.assertEqual(result.code, 0, result.err)
+        return result.out
+
+    def test_async_has_staleness_and_no_digest(self):
+        said = self.summary()
+        self.assertIn("\n  staleness mean ", said)
+        self.assertRegex(said, r"(?m)^  worker +steps.* staleness +retries")
+        self.assertNotIn("digest", said)
+
+    def test_sync_has_a_digest_and_no_staleness(self):
+        said = self.summary("--mode", "sync")
+        self.assertNotIn("stale", said)
+        self.assertRegex(said, r"\n  \d+ retries, \d+ dropped\n  digest [0-9a-f]{16}\n")
+
+    def test_one_process_has_a_digest_and_no_staleness(self):
+        said = run("worker_shm", "--standalone", "--steps", "50").out
+        self.assertNotIn("stale", said)
+        self.assertRegex(said, r"\n  digest [0-9a-f]{16}\n")
+
+    def test_dropped_gradients_are_warned_of_only_where_workers_have_data_of_their_own(self):
+        for own in (False, True):
+            said = self.summary("--mode", "sync", "--quorum", "1", "--delay", "0:1ms", "--delay", "1:100ms", "--steps", "1000",
+                                *(["--shard-data", "by-label"] if own else []))
+            self.assertNotIn(" 0 dropped", said)
+            self.assertEqual("what only it has seen is not in the model" in said, own, said)
 
 
 class PythonExamples(unittest.TestCase):

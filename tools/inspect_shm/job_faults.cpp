@@ -145,8 +145,8 @@ class JobFaults {
 
   void find_forgotten() {
     for (const WorkerInfo& worker : before_)
-      if (std::string what = forgotten_text(worker.rank, worker.steps, worker.dropped); !what.empty())
-        add("forgotten-worker", std::move(what),
+      if (const std::string what = forgotten_text(worker.rank, worker.steps, worker.dropped); !what.empty())
+        add("forgotten-worker", what + "; if it has data of its own, the model lacks what only it has seen",
             "if workers have data of their own, raise the quorum or the limit of --stale, or choose --mode async "
             "without one");
   }

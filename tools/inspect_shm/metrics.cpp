@@ -88,7 +88,8 @@ void add_workers(Families& out, const std::string& job, const JobView& view) {
     counter("ps_shm_worker_dropped_gradients_total", "Gradients that were dropped because they came too late.",
             worker.dropped);
     out.gauge("ps_shm_worker_forgotten",
-              "1 if more than 90 % of the worker's gradients were dropped: what only it has seen is not in the model.",
+              "1 if more than 90 % of the worker's gradients were dropped: if it has data of its own, the model lacks "
+              "what only it has seen.",
               of, forgotten_text(worker.rank, worker.steps, worker.dropped).empty() ? 0 : 1);
     counter("ps_shm_worker_examples_total", "Training examples.", worker.examples);
     if (worker.examples != 0)

@@ -12,6 +12,7 @@
 
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
+#include "config/modes.hpp"
 #include "launch_shm/launch.hpp"
 #include "persistence/checkpoint_folder.hpp"
 #include "train/log/digest.hpp"
@@ -40,7 +41,7 @@ void Launch::show_progress() {
   now.first_step = view_->info().config.first_step;
   now.steps = view_->info().global_step;
   now.target_steps = target_steps_;
-  now.mean_staleness = view_->staleness().mean;
+  if (!traits_of(settings_.ps.job.mode).steps_together()) now.mean_staleness = view_->staleness().mean;
   now.workers = view_->info().live.workers;
   double loss = 0.0;
   std::uint32_t with_loss = 0;
@@ -145,6 +146,7 @@ void Launch::collect() {
     return;
   report::RunReport run = report::RunReport::of_job(*view_);
   run.model = settings_.training.model;
+  run.has_own_data = has_program() || settings_.training.shard_data == ShardData::kByLabel;
   for (report::WorkerReport& worker : run.per_worker) {
     run.seconds = std::max(run.seconds, worker.seconds);  // unless all report when they began
     const Member* member = last_of(worker.rank);

@@ -46,8 +46,9 @@ std::vector<Part> parts_of(const JobProgress& now, double per_second, Bar marks)
   if (now.loss) parts.push_back({fmt::format("loss {:.4f}", *now.loss), fmt::format("loss {:.4f}", *now.loss), 5});
   if (now.test_loss)
     parts.push_back({fmt::format("test loss {:.4f}", *now.test_loss), fmt::format("test {:.4f}", *now.test_loss), 3});
-  parts.push_back(
-      {fmt::format("staleness {:.1f}", now.mean_staleness), fmt::format("stale {:.1f}", now.mean_staleness), 1});
+  if (now.mean_staleness)
+    parts.push_back(
+        {fmt::format("staleness {:.1f}", *now.mean_staleness), fmt::format("stale {:.1f}", *now.mean_staleness), 1});
   parts.push_back({fmt::format("{} of {} workers", now.live_workers, now.workers),
                    fmt::format("{}/{} workers", now.live_workers, now.workers), 3});
   if (now.target_steps > now.steps && per_second > 0) {

@@ -25,7 +25,7 @@ struct JobProgress {
   std::uint64_t target_steps = 0;  // 0: unknown
   std::optional<double> loss = std::nullopt;
   std::optional<double> test_loss = std::nullopt;  // if the model is evaluated
-  double mean_staleness = 0.0;
+  std::optional<double> mean_staleness = std::nullopt;  // none: no push may be stale
   std::uint32_t live_workers = 0, workers = 0;
 };
 

@@ -96,13 +96,15 @@ std::string gpus_text(const RunReport& run) {
 std::string workers_table(const RunReport& run, Columns columns) {
   std::vector<Row> rows = {{"  worker", "steps", "time"}};
   if (!run.count) rows[0].insert(rows[0].end(), {"examples/s", "loss"});
-  rows[0].insert(rows[0].end(), {"staleness", "retries"});
+  if (run.may_be_stale()) rows[0].emplace_back("staleness");
+  rows[0].emplace_back("retries");
   for (const WorkerReport& worker : run.per_worker) {
     Row& row = rows.emplace_back();
     row = {fmt::to_string(worker.rank), fmt::to_string(worker.steps), duration(worker.seconds)};
     if (!run.count)
       row.insert(row.end(), {fmt::format("{:.0f}", per_second(worker.examples, worker.seconds)), decimal(worker.loss)});
-    row.insert(row.end(), {fmt::format("{:.2f}", worker.staleness.mean), fmt::to_string(worker.retries)});
+    if (run.may_be_stale()) row.push_back(fmt::format("{:.2f}", worker.staleness.mean));
+    row.push_back(fmt::to_string(worker.retries));
   }
   return table(rows, columns);
 }
@@ -177,6 +179,11 @@ RunReport RunReport::of_one(const train::TrainTotals& totals, const std::string&
   run.per_worker = {worker};
   run.sum_up();
   return run;
+}
+
+bool RunReport::may_be_stale() const {
+  const std::optional<Mode> known = mode_named(mode);
+  return known && !traits_of(*known).steps_together();
 }
 
 void RunReport::sum_up() {
@@ -373,18 +380,21 @@ std::string to_text(const RunReport& run, Columns columns) {
     text += fmt::format("  evaluated {} {}: the lowest loss was {} at step {}\n", run.evaluations.size(),
                         run.evaluations.size() == 1 ? "time" : "times", decimal(best->metrics.loss), best->step);
   }
-  text += fmt::format("  staleness {}; {} retries, {} dropped\n", to_text(run.staleness), run.retries, run.dropped);
+  text += fmt::format("  {}{} retries, {} dropped\n",
+                      run.may_be_stale() ? fmt::format("staleness {}; ", to_text(run.staleness)) : "", run.retries,
+                      run.dropped);
   if (run.max_clock_skew) text += fmt::format("  maximum clock skew {} steps\n", *run.max_clock_skew);
   if (run.table)
     text +=
         fmt::format("  table: {} of at most {} rows in {:.1f} MiB; {} evicted, {} pushes not admitted, {} refused\n",
                     run.table->rows, run.table->max_rows, double(run.table->bytes) / (1 << 20), run.table->evicted,
                     run.table->unadmitted, run.table->refused);
-  else
+  else if (!run.may_be_stale())  // otherwise it depends on the order of the pushes, and no two runs have the same
     text += fmt::format("  digest {:016x}\n", run.digest);
   for (const WorkerReport& worker : run.per_worker)
-    if (const std::string forgotten = forgotten_text(worker.rank, worker.steps, worker.dropped); !forgotten.empty())
-      text += fmt::format("  {}\n", forgotten);
+    if (const std::string forgotten = forgotten_text(worker.rank, worker.steps, worker.dropped);
+        run.has_own_data && !forgotten.empty())
+      text += fmt::format("  {}; what only it has seen is not in the model\n", forgotten);
   text += gpus_text(run);
   if (run.per_worker.size() > 1) text += workers_table(run, columns);
   return fitted(text, columns);

@@ -80,7 +80,11 @@ struct RunReport {
   std::uint64_t dropped = 0, retries = 0;
   std::optional<std::uint64_t> max_clock_skew;  // clock skew; for modes with a bound of staleness
   std::uint64_t digest = 0;
+  bool has_own_data = false;  // each worker may have data that no other one has
   std::vector<WorkerReport> per_worker;
+
+  // Whether pushes may be stale: neither in sync mode nor in a single process.
+  bool may_be_stale() const;
 
   // Settings of a job.
   static RunReport of_config(const JobConfig& config);

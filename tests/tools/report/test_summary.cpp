@@ -69,11 +69,27 @@ TEST_CASE("summary: it names each worker of whose gradients more than 90 % were 
   run.per_worker[1].dropped = 90;
   run.per_worker[2].dropped = 91;
   run.per_worker[3].dropped = 77;
+  CHECK_FALSE(has(to_text(run, std::nullopt), "gradients were dropped"));  // the others have seen the same data
+  run.has_own_data = true;
   const std::string text = to_text(run, std::nullopt);
   CHECK_FALSE(has(text, "worker 0:"));
   CHECK_FALSE(has(text, "worker 1:"));
   CHECK(has(text, "worker 2: 91 of its 100 gradients were dropped; what only it has seen is not in the model\n"));
   CHECK(has(text, "worker 3: 77 of its 77 gradients were dropped;"));
+}
+
+TEST_CASE("summary: staleness is for modes in which pushes may be stale, and the digest for the others") {
+  RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
+  for (const auto& [mode, may_be_stale] :
+       {std::pair("async", true), std::pair("ssp", true), std::pair("sync", false), std::pair("standalone", false)}) {
+    run.mode = mode;
+    const std::string text = to_text(run, std::nullopt);
+    CHECK(has(text, "staleness mean") == may_be_stale);
+    CHECK(has(text, "staleness  retries") == may_be_stale);
+    CHECK(has(text, "0 retries, 0 dropped\n"));
+    CHECK(has(text, "digest ") != may_be_stale);
+    CHECK(to_json(run).contains("digest"));
+  }
 }
 
 TEST_CASE("summary: times below a second are in milliseconds") {
