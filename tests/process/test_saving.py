@@ -308,7 +308,7 @@ class Report(FolderTest):
         self.assertEqual(page.tags.count("svg"), 4)  # loss, accuracy, staleness, time
         self.assertEqual(page.tags.count("circle"), 2 * len(said["curve"]))
         self.assertIn(f"step {said['curve'][-1]['step']}, ", text)
-        shares = [float(share) for share in re.findall(r"staleness [\d-]+: ([\d.]+) % of the pushes", text)]
+        shares = [float(share) for share in re.findall(r"staleness [\d\u202f-]+: ([\d.]+) % of the pushes", text)]
         self.assertAlmostEqual(sum(shares), 100, delta=0.01 * len(shares))
         # Of a worker that starts late, the others may have made all steps.
         names = {"pull": "pull", "gradient": "gradient", "delay": "delay", "push": "push", "step": "wait"}
@@ -320,6 +320,16 @@ class Report(FolderTest):
         for part in (said["digest"], "--workers 2 --steps 400 --delay 1:1ms@0.1 --curve 8", "<code>--lr</code>", "processors", "compiler"):
             self.assertIn(part, text)
         self.assertIn(f"{100 * said['test_accuracy']:.2f} %", text)
+
+    def test_its_counts_are_grouped_alike_and_narrow_screens_scroll_plots(self):
+        text, said = self.report("--model", "count", "--workers", "1", "--steps", "4321")
+        cells = re.findall(r'<td class="n">([^<]*)</td>', text)
+        self.assertIn("4\u202f321", cells)
+        self.assertEqual([cell for cell in cells if re.search(r"\d{4}", cell)], [])
+        self.assertIn("<span class=\"dim\">steps</span><b>4\u202f321</b>", text)
+        self.assertEqual(text.count("<svg "), text.count('<div class="scroll"><svg '))
+        self.assertRegex(text, r"@media \(max-width: [\d.]+rem\) \{ svg \{ min-width: \d+rem; font-size: 1[4-9]px")
+        self.assertRegex(text, r"(?m)^code \{.*overflow-wrap: break-word")  # `anywhere` would let the column shrink to a letter
 
     def test_it_copes_with_every_kind_of_run(self):
         for options in (["--model", "count", "--steps", "50"], ["--model", "mf", "--steps", "200"], ["--steps", "1"],

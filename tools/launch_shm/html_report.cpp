@@ -54,9 +54,10 @@ svg .bar { fill: var(--main); }
 .keys span { white-space: nowrap; margin-right: 1.2em; } .keys .key { margin-right: .35em; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+@media (max-width: 45rem) { svg { min-width: 44rem; font-size: 14px; } }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { font-weight: 600; color: var(--dim); white-space: nowrap; } td:first-child code { white-space: nowrap; } td.n, th.n { text-align: right; }
-code { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: anywhere; } summary { cursor: pointer; margin: .6rem 0; }
+code { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: break-word; } summary { cursor: pointer; margin: .6rem 0; }
 )";
 
 std::string escaped(std::string_view text) {
@@ -80,7 +81,7 @@ std::string escaped(std::string_view text) {
   return safe;
 }
 
-// 12 345 678
+// All counts of the page: 1 234, 12 345 678
 std::string grouped(std::uint64_t count) {
   std::string text = fmt::to_string(count);
   for (std::size_t at = text.size(); at > 3; at -= 3) text.insert(at - 3, "\u202f");
@@ -89,7 +90,7 @@ std::string grouped(std::uint64_t count) {
 
 std::string number(double value) {
   if (!std::isfinite(value)) return std::isnan(value) ? "nan" : value < 0 ? "-inf" : "inf";
-  if (value >= 1e4 && value < 1e15) return grouped(static_cast<std::uint64_t>(value + 0.5));
+  if (value >= 999.5 && value < 1e15) return grouped(static_cast<std::uint64_t>(value + 0.5));
   return fmt::format("{:.4g}", value);
 }
 
@@ -132,12 +133,13 @@ std::string axes(const Scale& x, const Scale& y, const char* x_title) {
 }
 
 std::string svg_of(double height, const std::string& what, const std::string& inside) {
-  return fmt::format("<svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg>\n", kWidth, height,
-                     escaped(what), inside);
+  return fmt::format(
+      "<div class=\"scroll\"><svg viewBox=\"0 0 {:.0f} {:.0f}\" role=\"img\" aria-label=\"{}\">\n{}</svg></div>\n",
+      kWidth, height, escaped(what), inside);
 }
 
 std::string metrics_text(const CurvePoint& point) {
-  return fmt::format("step {}, {}: {}", point.step, report::duration(point.seconds),
+  return fmt::format("step {}, {}: {}", grouped(point.step), report::duration(point.seconds),
                      report::to_text(point.metrics, ""));
 }
 
@@ -196,7 +198,7 @@ std::string curves(const RunReport& run) {
 std::string staleness_plot(const RunReport& run) {
   double all = 0;
   for (const StalenessCount& bucket : run.staleness_counts) all += double(bucket.count);
-  if (all == 0) return "";
+  if (all == 0 || !run.may_be_stale()) return "";
   constexpr std::size_t kBars = 24;
   const std::uint64_t most = run.staleness_counts.back().least;
   const std::size_t bars = most < kBars ? most + 1 : kBars;
@@ -217,7 +219,7 @@ std::string staleness_plot(const RunReport& run) {
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const std::uint64_t first = i == 0 ? 0 : 1 + (i - 1) * width;
     const std::uint64_t last = i == 0 ? 0 : i + 1 == bars ? std::max(run.staleness.max, first) : first + width - 1;
-    const std::string range = first == last ? fmt::to_string(first) : fmt::format("{}-{}", first, last);
+    const std::string range = first == last ? grouped(first) : fmt::format("{}-{}", grouped(first), grouped(last));
     const double left = x.at(double(i)), step = x.at(1) - x.at(0);
     svg += fmt::format(
         "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" class=\"bar\"><title>staleness {}: {:.2f} "
@@ -229,7 +231,8 @@ std::string staleness_plot(const RunReport& run) {
   svg += text_at(x.to, y.from + 36, "end", "staleness: updates by others between a worker's pull and its push");
   return "<h2>Staleness</h2>\n" + svg_of(kHeight, "staleness of the pushes", svg) +
          fmt::format("<p class=\"dim\">mean {:.2f}, median {}, 99th percentile {}, maximum {}</p>\n",
-                     run.staleness.mean, run.staleness.p50, run.staleness.p99, run.staleness.max);
+                     run.staleness.mean, grouped(run.staleness.p50), grouped(run.staleness.p99),
+                     grouped(run.staleness.max));
 }
 
 // One bar per worker: where its time went.
@@ -310,16 +313,23 @@ double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? do
 
 std::string workers_table(const RunReport& run) {
   if (run.per_worker.empty()) return "";
+  Cells titles = {"worker", "steps", "time", "steps/s", "examples/s", "training loss", "retries", "dropped"};
+  if (run.may_be_stale()) titles.insert(titles.end() - 2, {"mean staleness", "99th percentile"});
   std::vector<Cells> rows;
-  for (const WorkerReport& worker : run.per_worker)
-    rows.push_back({fmt::to_string(worker.rank), grouped(worker.steps), report::duration(worker.seconds),
-                    number(per_second(worker.steps, worker.seconds)),
-                    run.count ? "-" : number(per_second(worker.examples, worker.seconds)),
-                    worker.loss ? number(*worker.loss) : "-", fmt::format("{:.2f}", worker.staleness.mean),
-                    fmt::to_string(worker.staleness.p99), grouped(worker.retries), grouped(worker.dropped)});
-  return "<h2>Workers</h2>\n" + table_of({"worker", "steps", "time", "steps/s", "examples/s", "training loss",
-                                          "mean staleness", "99th percentile", "retries", "dropped"},
-                                         rows, true);
+  for (const WorkerReport& worker : run.per_worker) {
+    Cells& row = rows.emplace_back();
+    row = {fmt::to_string(worker.rank),
+           grouped(worker.steps),
+           report::duration(worker.seconds),
+           number(per_second(worker.steps, worker.seconds)),
+           run.count ? "-" : number(per_second(worker.examples, worker.seconds)),
+           worker.loss ? number(*worker.loss) : "-",
+           grouped(worker.retries),
+           grouped(worker.dropped)};
+    if (run.may_be_stale())
+      row.insert(row.end() - 2, {fmt::format("{:.2f}", worker.staleness.mean), grouped(worker.staleness.p99)});
+  }
+  return "<h2>Workers</h2>\n" + table_of(titles, rows, true);
 }
 
 std::string tiles(const RunReport& run) {
@@ -342,7 +352,7 @@ std::string tiles(const RunReport& run) {
   add("steps/s", grouped(static_cast<std::uint64_t>(per_second(steps, run.seconds) + 0.5)));
   if (!run.count && run.examples != 0)
     add("examples/s", grouped(static_cast<std::uint64_t>(per_second(run.examples, run.seconds) + 0.5)));
-  add("mean staleness", fmt::format("{:.2f}", run.staleness.mean));
+  if (run.may_be_stale()) add("mean staleness", fmt::format("{:.2f}", run.staleness.mean));
   return html + "</div>\n";
 }
 
