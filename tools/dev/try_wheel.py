@@ -85,7 +85,11 @@ def main():
             sys.exit(f"try_wheel: {name} is not the wheel's but {path}")
     version = run("inspect_shm", "--version").split()[1]
     for program in PROGRAMS:
-        expect(rf"^{program} {re.escape(version)}\b", run(program, "--version"))
+        said = run(program, "--version")
+        expect(rf"^{program} {re.escape(version)}\b", said)
+        notice = pathlib.Path(said.rstrip().rpartition(": ")[2])
+        if not notice.is_file() or "CC BY 4.0" not in notice.read_text():
+            sys.exit(f"try_wheel: {program} --version says that the licences are in {notice}")
     job = f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
     expect(r"^  \d+ steps", run("launch_shm", "--job", f"{job}-digits", "--workers", "2", "--steps", "50"))
     expect(r"^  20\d steps", run("launch_shm", "--job", f"{job}-python", "--workers", "2", "--steps", "200", "--optimizer", "add",
