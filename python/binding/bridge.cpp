@@ -17,6 +17,7 @@
 #include "arrays.hpp"
 #include "bridge/passes.hpp"
 #include "calls.hpp"
+#include "config/spelling.hpp"
 #include "guest.hpp"
 #include "inspection/tables.hpp"
 #include "ps_shm/errors.hpp"
@@ -236,12 +237,21 @@ struct GuestTable {
   GuestRows rows;
 };
 
+// Throws Error if the job has no such table.
+TableInfo table_of(const std::string& job, const std::string& name) {
+  std::vector<std::string> names;
+  for (TableInfo& info : JobView(job).tables()) {
+    if (info.spec.name == name) return std::move(info);
+    names.push_back(info.spec.name);
+  }
+  throw Error(fmt::format("job '{}' has no table '{}'{}", job, name, config::did_you_mean(name, names)),
+              ErrorCode::kNotFound);
+}
+
 GuestTable guest_table(const GuestHandle& guest, const std::string& name) {
   const Turn turn(*guest.rank);
   Worker& worker = guest.rank->worker;
-  for (const TableInfo& info : JobView(worker.config().job).tables())
-    if (info.spec.name == name) return {guest.rank, GuestRows(worker.table(info.spec))};
-  throw Error(fmt::format("job '{}' has no table '{}'", worker.config().job, name), ErrorCode::kNotFound);
+  return {guest.rank, GuestRows(worker.table(table_of(worker.config().job, name).spec))};
 }
 
 nb::tuple changed_since(GuestTable& self, std::uint32_t since) {
@@ -298,10 +308,8 @@ nb::tuple read_table(const TableReader& self, std::uint64_t row_size) {
 
 // How a table of the job begins its rows: seed, range; its most rows and the type of their elements.
 nb::tuple table_facts(const std::string& job, const std::string& name) {
-  for (const TableInfo& info : JobView(job).tables())
-    if (info.spec.name == name)
-      return nb::make_tuple(info.spec.seed, info.spec.initial_range, info.spec.max_rows, to_string(info.spec.dtype));
-  throw Error(fmt::format("job '{}' has no table '{}'", job, name), ErrorCode::kNotFound);
+  const TableSpec spec = table_of(job, name).spec;
+  return nb::make_tuple(spec.seed, spec.initial_range, spec.max_rows, to_string(spec.dtype));
 }
 
 bool subtract(const Bridge& self, std::uint64_t first, nb::handle out) {

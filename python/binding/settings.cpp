@@ -142,9 +142,13 @@ nb::dict live_dict(const LiveSettings& live) {
 }
 
 std::vector<std::uint64_t> shape_in_job(const std::string& job, const std::string& variable) {
-  for (const VariableInfo& one : JobView(job).variables())
+  std::vector<std::string> names;
+  for (const VariableInfo& one : JobView(job).variables()) {
     if (one.name == variable) return one.shape;
-  throw Error(fmt::format("job '{}' has no variable '{}'", job, variable), ErrorCode::kNotFound);
+    names.push_back(one.name);
+  }
+  throw Error(fmt::format("job '{}' has no variable '{}'{}", job, variable, config::did_you_mean(variable, names)),
+              ErrorCode::kNotFound);
 }
 
 }  // namespace ps_shm::python

@@ -89,7 +89,9 @@ class Box:
                 )
         for name in options.copy:
             if name not in self._copied_shapes:
-                raise ps_shm.Error(f"--copy: job '{options.job}' has no variable '{name}'")
+                raise ps_shm.Error(
+                    f"--copy: job '{options.job}' has no variable '{name}'; it has {', '.join(sorted(self._dtypes))}"
+                )
         variables = [v for v in variables if v.name not in options.copy]
         self.left_alone = sorted(v.name for v in variables if v.dtype != "float32")
         self.left_alone += sorted(f"table {name}" for name in infos.keys() - set(floats_by_key))
