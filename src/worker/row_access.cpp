@@ -12,22 +12,24 @@
 namespace ps_shm {
 namespace {
 
-// Prefetches the rows of some ids, several at a time, ahead of their use. An exchange waits for the page walks of all
-// prefetches before it, so one prefetch for each row would add the time of a page walk to each row (rows of 16 floats
-// with their slots, 26,624 random ones of 10 million: 89 ns a row instead of 224).
-class Prefetching {
- public:
-  // Before the use of id number `i` of `count` ids. prefetch(k) prefetches the row of id number k.
-  template <class Prefetch>
-  [[gnu::always_inline]] void before(std::size_t i, std::size_t count, Prefetch&& prefetch) noexcept {
-    constexpr std::size_t kTogether = 8;  // about as many cache misses as one core can have in flight
-    if (done_ >= std::min(i + kTogether, count)) return;
-    for (const std::size_t end = std::min(i + 2 * kTogether, count); done_ < end; ++done_) prefetch(done_);
-  }
+// Rows are prefetched several at a time, ahead of their use: about as many cache misses as one core can have in flight.
+// An exchange waits for the page walks of all prefetches before it, so one prefetch for each row would add the time of
+// a page walk to each row (rows of 16 floats with their slots, 26,624 random ones of 10 million: 89 ns a row instead of
+// 224).
+constexpr std::size_t kPrefetched = 8;
 
- private:
-  std::size_t done_ = 0;
-};
+// Calls body(i) for each i below `count`, and prefetch(i) for those that follow. body() returns the next i.
+template <class Prefetch, class Body>
+[[gnu::always_inline]] inline void prefetching(std::size_t count, Prefetch&& prefetch, Body&& body) noexcept {
+  for (std::size_t i = 0; i < count;) {
+    const std::size_t end = std::min(i + kPrefetched, count);
+    if (count - end >= kPrefetched)
+      for (std::size_t k = 0; k < kPrefetched; ++k) prefetch(end + k);  // a constant number: without a loop
+    else
+      for (std::size_t k = end; k < count; ++k) prefetch(k);
+    while (i < end) i = body(i);
+  }
+}
 
 shm::Rows table_of(std::span<const VariablePart> parts) {
   shm::Rows table(parts.front().record);
@@ -48,12 +50,13 @@ template <class Body>
 [[gnu::always_inline]] inline void for_rows(const shm::Rows& table, std::span<const std::uint64_t> ids,
                                             Body&& body) noexcept {
   const std::uint64_t stride = table.row_bytes();
-  Prefetching ahead;
-  const auto for_each = [&](const auto& place) {
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      ahead.before(i, ids.size(), [&](std::size_t k) { prefetch_row(place(ids[k]), stride); });
-      body(place(ids[i]), i);
-    }
+  const auto for_each = [&](const auto& place) __attribute__((always_inline)) {
+    prefetching(
+        ids.size(), [&](std::size_t i) { prefetch_row(place(ids[i]), stride); },
+        [&](std::size_t i) __attribute__((always_inline)) {
+          body(place(ids[i]), i);
+          return i + 1;
+        });
   };
   if (table.parts().size() == 1)
     for_each([first = table.parts().front().first, stride](std::uint64_t id) { return first + id * stride; });
@@ -118,22 +121,24 @@ void push_neighbours(std::byte* row, std::span<const std::uint64_t> ids, const f
                      const Update& update) noexcept {
   auto* const first = reinterpret_cast<float*>(row);
   constexpr std::size_t kRecord = shm::floats_of<Update>(), kTogether = 4 / kRecord;
-  Prefetching ahead;
-  for (std::size_t i = 0, next; i < ids.size(); i = next) {
-    const std::uint64_t group = ids[i] / kTogether;
-    for (next = i + 1; next < ids.size() && ids[next] / kTogether == group;) ++next;
-    ahead.before(i, ids.size(), [&](std::size_t k) { update::prefetch_to_own(first + ids[k] * kRecord); });
-    shm::fault_point(shm::FaultPoint::kInplaceElement);
-    if (next == i + 1) {
-      using Bits = std::conditional_t<kRecord == 1, std::uint32_t, std::uint64_t>;
-      shm::update_bits<Bits>(first + ids[i] * kRecord, gradients + i, update);
-    } else {
-      shm::update_some_of_16_bytes(first + group * 4, [&](float* floats) {
-        for (std::size_t k = i; k < next; ++k)
-          shm::update_record(update, floats + ids[k] % kTogether * kRecord, gradients[k]);
+  prefetching(
+      ids.size(), [&](std::size_t i) { update::prefetch_to_own(first + ids[i] * kRecord); },
+      [&](std::size_t i) __attribute__((always_inline)) {
+        const std::uint64_t group = ids[i] / kTogether;
+        std::size_t next = i + 1;
+        while (next < ids.size() && ids[next] / kTogether == group) ++next;
+        shm::fault_point(shm::FaultPoint::kInplaceElement);
+        if (next == i + 1) {
+          using Bits = std::conditional_t<kRecord == 1, std::uint32_t, std::uint64_t>;
+          shm::update_bits<Bits>(first + ids[i] * kRecord, gradients + i, update);
+        } else {
+          shm::update_some_of_16_bytes(first + group * 4, [&](float* floats) {
+            for (std::size_t k = i; k < next; ++k)
+              shm::update_record(update, floats + ids[k] % kTogether * kRecord, gradients[k]);
+          });
+        }
+        return next;
       });
-    }
-  }
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ void VersionedState::pull_image(std::span<float> out, std::uint64_t epoch) {
 // Calls apply(at, n), which changes elements [at, at + n) of the `count` ones at `out`, and copies these to `copy`,
 // until all are changed and copied.
 template <class Apply>
-void VersionedState::apply_and_copy(std::uint64_t count, const float* out, float* copy, const Apply& apply) const {
+void VersionedState::copy_in_blocks(std::uint64_t count, const float* out, float* copy, const Apply& apply) const {
   const bool is_streamed = elements * sizeof(float) * (3 + parts.front().record.slots) >= kStreamedBytes;
   const std::uint64_t most = is_streamed ? kStreamedElements : kCopiedElements;
   for (std::uint64_t at = 0; at < count; at += most) {
@@ -87,6 +87,19 @@ void VersionedState::apply_and_copy(std::uint64_t count, const float* out, float
     else
       std::copy_n(out + at, part, copy + at);
   }
+}
+
+// As update::apply(); where `copy` is not nullptr, the values go there, too. Not inlined, so that other pushes do not
+// save registers for it.
+[[gnu::noinline]] void VersionedState::apply_and_copy(const update::Call& call, std::uint64_t version,
+                                                      std::uint64_t first, float* out, const float* in,
+                                                      std::uint64_t stride, const float* g, std::uint64_t count,
+                                                      const float* following, float* copy) const {
+  if (copy == nullptr) return update::apply(call, version, first, out, in, stride, g, count, following);
+  copy_in_blocks(count, out, copy, [&](std::uint64_t at, std::uint64_t n) {
+    const float* const next = at + n < count ? in + at + n : following;
+    update::apply(call, version, first + at, out + at, in + at, stride, g + at, n, next);
+  });
 }
 
 template <bool kInPlace>
@@ -101,20 +114,21 @@ template <bool kInPlace>
         const std::uint64_t first = part.gradient_begin(chunk);
         const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
         float* const copy = gradient.is_copied_back() ? gradient.out() + part.piece_begin(chunk) : nullptr;
+        const bool copies_blocks = copy != nullptr && settings.dtype == DType::kFloat32;
         shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
         const auto swap = [&] {
           return chunks.push_chunk(
               chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
-                const auto apply = [&](const update::Call& call) {
-                  if (copy == nullptr || settings.dtype != DType::kFloat32)
-                    return update::apply(call, version, first, out, in, stride, g, count, following);
-                  apply_and_copy(count, out, copy, [&](std::uint64_t at, std::uint64_t n) {
-                    update::apply(call, version, first + at, out + at, in + at, stride, g + at, n,
-                                  at + n < count ? in + at + n : following);
-                  });
-                };
-                if (!context.staleness_scaling) return apply(call_);
-                apply(update::resolve(settings, rate_at(version, index, shm::kVersionMask, context), context.scale));
+                if (copies_blocks || context.staleness_scaling) [[unlikely]] {
+                  const update::Call call =
+                      context.staleness_scaling
+                          ? update::resolve(settings, rate_at(version, index, shm::kVersionMask, context),
+                                            context.scale)
+                          : call_;
+                  return apply_and_copy(call, version, first, out, in, stride, g, count, following,
+                                        copies_blocks ? copy : nullptr);
+                }
+                update::apply(call_, version, first, out, in, stride, g, count, following);
               });
         };
         const auto change = [&] {
@@ -130,7 +144,7 @@ template <bool kInPlace>
                   update::apply_in_place(call_, version, block, apart, g + at, some, next, log->behind(at));
                 };
                 if (copy == nullptr) return apply(0, n);
-                apply_and_copy(n, values, copy + begin, apply);
+                copy_in_blocks(n, values, copy + begin, apply);
               });
           return result ? *result : swap();
         };
@@ -142,8 +156,8 @@ template <bool kInPlace>
         retries += result.retries;
         note_push(result.version, index, shm::kVersionMask);
         if (copy == nullptr) return;
-        pulled[index] = settings.dtype == DType::kFloat32 ? (result.version + 1) & shm::kVersionMask
-                                                          : chunks.pull_chunk(chunk, copy, retries);
+        pulled[index] =
+            copies_blocks ? (result.version + 1) & shm::kVersionMask : chunks.pull_chunk(chunk, copy, retries);
         gradient.versions()[index] = pulled[index];
       });
 }

@@ -37,7 +37,10 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
   template <bool kInPlace>
   std::uint64_t push_chunks(const GradientInput& gradient, const PushContext& context, Threads& threads);
   template <class Apply>
-  void apply_and_copy(std::uint64_t count, const float* out, float* copy, const Apply& apply) const;
+  void copy_in_blocks(std::uint64_t count, const float* out, float* copy, const Apply& apply) const;
+  void apply_and_copy(const update::Call& call, std::uint64_t version, std::uint64_t first, float* out, const float* in,
+                      std::uint64_t stride, const float* g, std::uint64_t count, const float* following,
+                      float* copy) const;
   std::uint64_t push_in_place(const GradientInput& gradient, const PushContext& context, Threads& threads);
 
   update::Call call_ = update::resolve(settings, 0.0F, 1.0F);  // for the rate and scale of the last push
