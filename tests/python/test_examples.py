@@ -96,8 +96,10 @@ def test_the_measurement_measures():
     found = json.loads(run(ROOT / "benches" / "python.py", "--floats", 1000, "--json"))
     assert all(figure > 0 for figure in found["us_per_call"].values()) and len(found["us_per_call"]) == 8
     assert all(way["writes/s"] > 0 for name, way in found["weights"].items() if name != "floats")
-    steps = json.loads(run(ROOT / "benches" / "python.py", "--steps", 20000, 40000, "--json"))
-    assert set(steps) == {"20000", "40000"} and all(figure > 0 for figures in steps.values() for figure in figures.values())
+    steps = json.loads(run(ROOT / "benches" / "python.py", "--steps", 20000, 40000, "--rules", "sgd", "adam", "--embeddings", 1000, "--batch", 4, "--json"))
+    cases = [f"{floats} floats, {rule}" for floats in (20000, 40000) for rule in ("sgd", "adam")] + ["1000 rows, uniform", "1000 rows, skewed"]
+    assert list(steps) == cases and all(figure > 0 for figures in steps.values() for figure in figures.values())
+    assert all("ratio" in figures for figures in steps.values())
 
 
 def test_ways_to_hand_weights_over_are_measured():

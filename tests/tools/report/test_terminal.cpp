@@ -230,7 +230,13 @@ TEST_CASE("terminal: there are colours only on a terminal, and not if NO_COLOR i
 }
 
 TEST_CASE("progress: the loss of the last test is next to that of the training, if it fits") {
-  const JobProgress now{.steps = 5, .target_steps = 0, .loss = 0.25, .test_loss = 0.5, .live_workers = 1, .workers = 1};
+  const JobProgress now{.steps = 5,
+                        .target_steps = 0,
+                        .loss = 0.25,
+                        .test_loss = 0.5,
+                        .mean_staleness = 0,
+                        .live_workers = 1,
+                        .workers = 1};
   CHECK(progress_line(now, 10, 0) ==
         "step 5  10.0 steps/s  loss 0.2500  test loss 0.5000  staleness 0.0  1 of 1 workers");
   CHECK(progress_line(now, 10, 3) == "step 5  10.0/s  loss 0.2500  test 0.5000  1/1 workers");
