@@ -124,7 +124,7 @@ class Values(ProcessTest):
         self.assertTrue(any(row["why"] == "only in b" or "in b" in row["why"] for row in found["unlike"]))
         run("inspect_shm", "rm", "--job", other)
         self.assert_fails(1, run("inspect_shm", "diff", self.job, self.folder / "none"), "none")
-        self.assert_fails(1, run("inspect_shm", "diff", self.job, f"{self.job}-none"), "ls")
+        self.assert_fails(1, run("inspect_shm", "diff", self.job, f"{self.job}-none"), f"did you mean {self.job}?")
 
 
 class Numbers(ProcessTest):

@@ -198,7 +198,7 @@ for _ in range(2):
 def page(job, tmp_path):
     """The program of the page, which says at its end how many steps its worker has made."""
     pytest.importorskip("torch")
-    program = re.search(r"^```python\n(.*?)^```$", (PAGES / "python.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}-page"')
+    program = re.search(r"^```python\n(.*?)^```$", (PAGES / "pytorch.md").read_text(), re.M | re.S)[1].replace('"job"', f'"{job}-page"')
     (tmp_path / "train.py").write_text(program.replace("opt.close()", "print('steps', opt.worker.rank, opt.worker.steps)\nopt.close()"))
     return tmp_path / "train.py"
 

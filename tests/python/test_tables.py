@@ -271,7 +271,7 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     expected = {"name": "items", "rows": 100, "max_rows": 1000, "rows_with_room": 1000, "row_size": 3, "row_bytes": 48, "rule": "add", "evict": "lfu",
                 "hits": 50, "misses": 50, "restarts": 0, "hit_rate": 0.5, "bytes": hot.statistics().bytes}
     assert {key: table[key] for key in expected} == expected
-    assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars"), re.M)
+    assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars", "--wide"), re.M)
     shown = inspected(job, "show", "items", "--json")["table"]
     assert shown["hottest"][0] == {"key": 7, "frequency": 6} and len(shown["hottest"]) == 10
     looked_at = {name: shown["looked_at"][name] for name in ("rows", "with_keys", "sealed", "being_made", "dead", "free")}

@@ -87,7 +87,7 @@ def main():
     for program in PROGRAMS:
         said = run(program, "--version")
         expect(rf"^{program} {re.escape(version)}\b", said)
-        notice = pathlib.Path(said.rstrip().rpartition(": ")[2])
+        notice = pathlib.Path(said.rstrip().rpartition("\n")[2].removeprefix("notice").strip())
         if not notice.is_file() or "CC BY 4.0" not in notice.read_text():
             sys.exit(f"try_wheel: {program} --version says that the licences are in {notice}")
     job = f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}"
