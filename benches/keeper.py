@@ -44,15 +44,18 @@ def marked(mark):
 
 
 def end_all(mark):
-    patience = time.monotonic() + 5
-    while found := list(marked(mark)):
-        number = signal.SIGTERM if time.monotonic() < patience else signal.SIGKILL
+    """SIGTERM, after 5 seconds SIGKILL. After 30 it gives up: a process that hangs in the kernel does not end."""
+    begun = time.monotonic()
+    while (found := list(marked(mark))) and time.monotonic() < begun + 30:
+        number = signal.SIGTERM if time.monotonic() < begun + 5 else signal.SIGKILL
         for process in found:
             try:
                 os.kill(process, number)
-            except ProcessLookupError:
+            except OSError:  # it is gone, or has become another user's
                 pass
         time.sleep(0.1)
+    if found:
+        print(f"still running: processes {', '.join(map(str, found))}", file=sys.stderr)
 
 
 def main(mark, *leftovers):
