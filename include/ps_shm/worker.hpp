@@ -217,7 +217,8 @@ class Worker {
   // and since[i] is empty. The variables must be ones that pull_all() accepts.
   //
   // Throws: Error if a variable does not qualify, if there are not as many outs and versions as variables, if an out
-  // has another size than its variable, and as push() above.
+  // has another size than its variable, and as push() above. Then the outs may have values of pushes
+  // that were not made.
   void push(std::span<const Variable> variables, std::span<const std::span<const float>> gradients,
             std::span<const std::span<float>> outs, std::span<Versions> since);
 

@@ -33,7 +33,8 @@ class GradientInput {
   GradientInput(std::span<const float> whole) noexcept : whole_(whole) {}
   GradientInput(ArrivingGradient& arriving) noexcept : arriving_(&arriving) {}
   // A complete gradient, and memory for the variable's values after the push and for their versions: each versioned
-  // chunk is copied while it is in the cache. Requires: a version for each chunk.
+  // chunk is copied while it is in the cache, before its swap. After a push that has thrown, pull
+  // again. Requires: a version for each chunk.
   GradientInput(std::span<const float> whole, std::span<float> out, std::vector<std::uint64_t>& versions) noexcept
       : whole_(whole), out_(out.data()), versions_(&versions) {}
 
