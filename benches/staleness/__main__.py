@@ -27,6 +27,9 @@ import results as stored
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path.append(str(ROOT / "benches"))
 import measuring  # noqa: E402
+import record  # noqa: E402
+
+RECORD = record.RESULTS / "staleness.json"
 
 
 def positive(kind):
@@ -98,6 +101,12 @@ def parse_arguments():
         "--bench", type=pathlib.Path, default=ROOT / "build/bench", metavar="FOLDER", help="build folder of --ages (build/bench)"
     )
     parser.add_argument("--no-runs", action="store_true", help="draw and print what there is, measure nothing")
+    parser.add_argument(
+        "--record",
+        metavar="MACHINE",
+        help="also write staleness.json and the plots of docs/staleness.md to benches/results, as of this machine of "
+        "docs/benchmarks.md; with --no-runs, draw these plots anew from that file",
+    )
     parser.add_argument("--command", help=argparse.SUPPRESS)  # as the user has typed it
     options = parser.parse_args()
     options.default_models = options.models is None
@@ -106,6 +115,8 @@ def parse_arguments():
             setattr(options, name, value)
     options.out = (options.out or ROOT / "build/staleness" / options.setting).resolve()
     options.tools = options.tools.resolve()
+    if options.record and (options.rates or options.ages):
+        parser.error("--record is for the table of modes and stragglers, without --rates and --ages")
     options.command = options.command or " ".join(["benches/staleness_throughput", *sys.argv[1:]])
     try:
         options.modes = [plan.mode(name) for name in dict.fromkeys(options.modes)]
@@ -211,7 +222,22 @@ def report(options, results, environment, environment_key, wanted):
     text = summaries.markdown(summary)
     (options.out / "summary.md").write_text(text)
     print(text, end="", flush=True)
+    if options.record:
+        rows = [row for _, row in record.rows_of(text.splitlines())]
+        loads = sorted({entry["environment"]["load_before"] for entry in entries})
+        load = " to ".join(f"{one:g}" for one in dict.fromkeys((loads[0], loads[-1])))
+        record.write(RECORD, record.document(options.command, options.record, rows, load=load, **summary.recorded()))
+        draw_record()
     return len(entries)
+
+
+def draw_record():
+    """Of what is in the file, and of nothing else."""
+    import figures
+    import summary as summaries
+
+    figures.draw_recorded(summaries.Recorded(json.loads(RECORD.read_text())), RECORD.parent)
+    say(f"see {RECORD}")
 
 
 def missing(options, results, environment_key, wanted):
@@ -290,6 +316,9 @@ def report_code(options, found):
 
 def main():
     options = parse_arguments()
+    if options.record and options.no_runs:
+        draw_record()
+        return 0
     refusal = environments.refusal(options.tools)
     if refusal:
         say(f"staleness_throughput: {refusal}")

@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 from matplotlib.lines import Line2D  # noqa: E402
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: E402
 
+import plan  # noqa: E402
 import summary as summaries  # noqa: E402
 from style import (  # noqa: E402
     FAMILY_LABELS,
@@ -98,46 +99,71 @@ def loss(summary, panel):
     figure, grid = plt.subplots(
         1, len(stragglers), figsize=(3.3 * len(stragglers) + 0.6, 3.9), squeeze=False, sharey=True, sharex=True
     )
-    target, lowest_time = summary.targets.get(panel[0]), None
+    target = summary.targets.get(panel[0])
     for axes, straggler in zip(grid[0], stragglers):
         for mode in modes:
-            if summary.cell(panel, mode, straggler) is None:
-                continue
-            curve = summary.middle_run(panel, mode, straggler)["curve"]
-            colour, line, _ = style_of_mode(mode, modes)
-            # A log axis has no 0, and what is nearer to it than this is the start of the programs.
-            points = [(point["seconds"], point["loss"]) for point in curve if point["seconds"] > 0.002]
-            if not points:
-                continue
-            axes.plot(*zip(*points), color=colour, linestyle=line, linewidth=1.6, label=mode.label())
-            lowest_time = min(points[0][0], lowest_time or points[0][0])
-        if target is not None:
-            axes.axhline(target, color=GREY, linewidth=1, linestyle=":")
+            if curve := summary.curve(panel, mode, straggler):
+                draw_curve(axes, curve, mode, modes)
+        finish_curves(axes, target)
         axes.set_title(straggler.label, loc="left")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("seconds of training")
     grid[0][0].set_ylabel("test loss")
     figure.suptitle(panel_title(panel).replace("\n", ", "), x=0.01, ha="left", fontsize=10)
+    below(figure, handles_of_curves(modes, panel[1], target), 4)
+    return figure
+
+
+def straggler(summary, panel, name):
+    """Of one straggler: test loss against time, where there are curves, and seconds to the target, by mode."""
+    modes, one, target = summary.modes(*panel), plan.straggler(name), summary.targets[panel[0]]
+    curves = [(mode, curve) for mode in modes if (curve := summary.curve(panel, mode, one))]
+    figure, grid = plt.subplots(1, 1 + bool(curves), squeeze=False, figsize=(4.3 * (1 + bool(curves)) + 0.7, 3.6))
+    if curves:
+        for mode, curve in curves:
+            draw_curve(grid[0][0], curve, mode, modes)
+        finish_curves(grid[0][0], target)
+        grid[0][0].set_ylabel("test loss")
+    axes, left = grid[0][-1], least_seconds(summary, panel, modes, [one])
+    for place, mode in enumerate(modes):
+        if cell := summary.cell(panel, mode, one):
+            draw_dot(axes, place, cell, style_of_mode(mode, modes)[0], left)
+    finish_dots(axes, summary, panel, modes, left)
+    figure.suptitle(f"{panel_title(panel)}, {one.label}".replace("\n", ", "), x=0.01, ha="left", fontsize=10)
+    if curves:
+        below(figure, handles_of_curves(modes, panel[1], target), 3)
+    else:
+        figure.tight_layout()
+    return figure
+
+
+def draw_curve(axes, curve, mode, modes):
+    colour, line, _ = style_of_mode(mode, modes)
+    # A log axis has no 0, and what is nearer to it than this is the start of the programs.
+    points = [(point["seconds"], point["loss"]) for point in curve if point["seconds"] > 0.002]
+    if points:
+        axes.plot(*zip(*points), color=colour, linestyle=line, linewidth=1.6, label=mode.label())
+
+
+def finish_curves(axes, target):
+    if target is not None:
+        axes.axhline(target, color=GREY, linewidth=1, linestyle=":")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("seconds of training")
+
+
+def handles_of_curves(modes, workers, target):
     handles = [
-        Line2D(
-            [],
-            [],
-            color=style_of_mode(mode, modes)[0],
-            linestyle=style_of_mode(mode, modes)[1],
-            linewidth=2,
-            label=mode.label(panel[1]),
-        )
+        Line2D([], [], color=colour, linestyle=line, linewidth=2, label=mode.label(workers))
         for mode in modes
+        for colour, line, _ in [style_of_mode(mode, modes)]
     ]
     if target is not None:
         handles.append(Line2D([], [], color=GREY, linewidth=1, linestyle=":", label=f"target {target:.3f}"))
-    below(figure, handles, 4)
-    return figure
+    return handles
 
 
 def shares(histogram):
@@ -196,7 +222,7 @@ def staleness(summary, panel):
 
 
 def target(summary, panels):
-    """Seconds to the loss target; a panel per model, bars per mode and straggler."""
+    """Seconds to the loss target; a panel per model, dots per mode and straggler."""
     stragglers = summary.stragglers()
     tallest = max(len(summary.modes(*panel)) for panel in panels)
     figure, grid = plt.subplots(
@@ -204,68 +230,64 @@ def target(summary, panels):
     )
     for axes, panel in zip(grid[0], panels):
         modes = summary.modes(*panel)
-        height = 0.8 / len(stragglers)
-        known = [
-            spread["median"]
-            for mode in modes
-            for one in stragglers
-            if (cell := summary.cell(panel, mode, one)) and (spread := cell["seconds_to_target"])
-        ]
-        left = min(known, default=0.01) / 2
+        left = least_seconds(summary, panel, modes, stragglers)
         for i, mode in enumerate(modes):
+            axes.axhspan(i - 0.45, i + 0.45, color="#f6f6f6", zorder=0)
             for j, straggler in enumerate(stragglers):
-                cell = summary.cell(panel, mode, straggler)
-                if cell is None:
-                    continue
-                place, colour = i + (j - (len(stragglers) - 1) / 2) * height, colour_of_straggler(straggler, stragglers)
-                spread = cell["seconds_to_target"]
-                if spread is None:
-                    ran = cell["seconds"]["median"]
-                    axes.text(
-                        left * 1.05,
-                        place,
-                        f"not within {summaries.seconds_text(ran)} s",
-                        va="center",
-                        fontsize=6.5,
-                        color=colour,
-                    )
-                    continue
-                axes.barh(
-                    place,
-                    spread["median"] - left,
-                    height * 0.9,
-                    left=left,
-                    color=colour,
-                    xerr=ranges(spread) if spread["of"] > 1 else None,
-                    error_kw={"elinewidth": 0.8, "ecolor": "#333333"},
-                )
-                axes.text(
-                    spread["most"] * 1.06,
-                    place,
-                    summaries.seconds_text(spread["median"]),
-                    va="center",
-                    fontsize=6.5,
-                    color="#333333",
-                )
-        axes.set_yticks(range(len(modes)), [mode.label() for mode in modes])
-        axes.set_ylim(len(modes) - 0.45, -0.55)
-        axes.set_xscale("log")
-        axes.set_xlim(left, max(known, default=1.0) * 2)
-        axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.grid(axis="y", visible=False)
-        axes.set_xlabel(f"seconds to a test loss of {summary.targets.get(panel[0], float('nan')):.3f}")
+                if cell := summary.cell(panel, mode, straggler):
+                    place = i + (j - (len(stragglers) - 1) / 2) * 0.8 / len(stragglers)
+                    draw_dot(axes, place, cell, colour_of_straggler(straggler, stragglers), left)
+        finish_dots(axes, summary, panel, modes, left)
         axes.set_title(panel_title(panel), loc="left")
     below(
         figure,
         [
-            Line2D([], [], color=colour_of_straggler(one, stragglers), linewidth=5, label=one.label)
+            Line2D([], [], color=colour_of_straggler(one, stragglers), marker="o", linestyle="none", label=one.label)
             for one in stragglers
         ],
         4,
     )
     return figure
+
+
+def least_seconds(summary, panel, modes, stragglers):
+    """Where the axis of draw_dot begins: a dot's place, unlike a bar's length, does not depend on it."""
+    cells = [summary.cell(panel, mode, one) for mode in modes for one in stragglers]
+    return min((cell["seconds_to_target"]["least"] for cell in cells if cell and cell["seconds_to_target"]), default=0.01) / 1.3
+
+
+def draw_dot(axes, place, cell, colour, left):
+    """The median, with a line from the least to the most; or that the target was not reached."""
+    spread = cell["seconds_to_target"]
+    if spread is None:
+        ran = summaries.seconds_text(cell["seconds"]["median"])
+        axes.text(left * 1.05, place, f"not within {ran} s", va="center", fontsize=6.5, color=colour)
+        return
+    axes.errorbar(
+        spread["median"],
+        place,
+        xerr=ranges(spread) if spread["of"] > 1 else None,
+        color=colour,
+        marker="o",
+        markersize=5,
+        elinewidth=1.2,
+        linestyle="none",
+        zorder=3,
+    )
+    text = summaries.seconds_text(spread["median"])
+    axes.annotate(text, (spread["most"], place), xytext=(6, 0), textcoords="offset points", va="center", fontsize=6.5, color="#333333")
+
+
+def finish_dots(axes, summary, panel, modes, left):
+    axes.set_yticks(range(len(modes)), [mode.label() for mode in modes])
+    axes.set_ylim(len(modes) - 0.45, -0.55)
+    axes.set_xscale("log")
+    axes.set_xlim(left, axes.get_xlim()[1] * 1.2)
+    axes.xaxis.set_major_locator(LogLocator(base=10, subs=(1, 2, 5), numticks=12))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(f"seconds to a test loss of {summary.targets.get(panel[0], float('nan')):.3f}")
 
 
 def safe(name):
@@ -294,11 +316,27 @@ def draw(summary, folder):
                 (f"staleness-{where}", "Distribution of staleness", lambda panel=panel: staleness(summary, panel)),
             ]
         for stem, title, make in jobs:
-            figure = make()
-            if figure is None:
-                continue
-            for kind in ("svg", "png"):
-                figure.savefig(folder / f"{stem}.{kind}", **({"metadata": {"Date": None}} if kind == "svg" else {}))
-            plt.close(figure)
-            plots.append((stem, title))
+            if save(make(), folder, stem, ("svg", "png")):
+                plots.append((stem, title))
     return plots
+
+
+def save(figure, folder, stem, kinds):
+    """Whether there is a figure at all."""
+    if figure is None:
+        return False
+    for kind in kinds:
+        figure.savefig(folder / f"{stem}.{kind}", **({"metadata": {"Date": None}} if kind == "svg" else {}))
+    plt.close(figure)
+    return True
+
+
+def draw_recorded(recorded, folder):
+    """The plots that the pages show, as PNG, of a file of benches/results; of those whose figures it has."""
+    with plt.rc_context(STYLE):
+        for workers in sorted({panel[1] for panel in recorded.panels()}):
+            row = [panel for panel in recorded.panels() if panel[1] == workers]
+            if all(cell["examples_per_second"] for cell in recorded.cells.values()):
+                save(throughput(recorded, row), folder, f"throughput-{workers}-workers", ("png",))
+            save(target(recorded, row), folder, f"target-{workers}-workers", ("png",))
+            save(straggler(recorded, row[0], "10x"), folder, f"straggler-{workers}-workers", ("png",))

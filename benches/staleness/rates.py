@@ -166,7 +166,8 @@ def draw(sweep, folder):
             axes.set_xlim(*_around([rate for cell, swept in sweep.swept.items() if cell[:2] == panel for rate in swept]))
             axes.set_xlabel("learning rate")
             axes.set_title(straggler.label, loc="left", fontsize=8.5)
-        row[0].set_ylabel(panel_title(panel) + "\nseconds to the target", fontsize=8)
+        row[0].set_title(f"{panel_title(panel)}\n{row[0].get_title('left')}", loc="left", fontsize=8.5)
+        row[0].set_ylabel("seconds to the target", fontsize=8)
     handles = [
         Line2D([], [], color=style[0], linestyle=style[1], marker=style[2], markersize=5, label=mode.label())
         for mode in modes

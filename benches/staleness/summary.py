@@ -73,28 +73,11 @@ def figures_of(result, target):
     }
 
 
-class Summary:
-    """All runs of one environment, grouped. `cells` maps (model, workers, mode, straggler) to spreads of figures."""
+RECORDED = ("steps_per_second", "examples_per_second", "staleness_mean", "staleness_p99", "seconds_to_target", "accuracy", "seconds")
 
-    def __init__(self, entries):
-        self.runs = collections.defaultdict(list)  # of a cell
-        references = collections.defaultdict(list)  # of a model
-        for entry in entries:
-            settings = entry["settings"]
-            if settings["reference"]:
-                references[settings["model"]].append(entry)
-            else:
-                self.runs[(settings["model"], settings["workers"], settings["mode"], settings["straggler"])].append(
-                    entry
-                )
-        self.references = dict(references)
-        self.targets = {model: target_loss(runs) for model, runs in references.items()}
-        self.cells = {key: self._cell(key[0], runs) for key, runs in self.runs.items()}
-        self.alone = {model: self._cell(model, runs) for model, runs in references.items()}
 
-    def _cell(self, model, runs):
-        figures = [figures_of(run["result"], self.targets.get(model)) for run in runs]
-        return {name: spread([one[name] for one in figures]) for name in figures[0]}
+class Cells:
+    """`cells` maps (model, workers, mode, straggler) to spreads of figures."""
 
     def panels(self):
         """(model, workers), in order."""
@@ -123,12 +106,73 @@ class Summary:
     def cell(self, panel, mode, straggler):
         return self.cells.get((*panel, mode.name, straggler.name))
 
+
+class Summary(Cells):
+    """All runs of one environment, grouped."""
+
+    def __init__(self, entries):
+        self.runs = collections.defaultdict(list)  # of a cell
+        references = collections.defaultdict(list)  # of a model
+        for entry in entries:
+            settings = entry["settings"]
+            if settings["reference"]:
+                references[settings["model"]].append(entry)
+            else:
+                self.runs[(settings["model"], settings["workers"], settings["mode"], settings["straggler"])].append(
+                    entry
+                )
+        self.references = dict(references)
+        self.targets = {model: target_loss(runs) for model, runs in references.items()}
+        self.cells = {key: self._cell(key[0], runs) for key, runs in self.runs.items()}
+        self.alone = {model: self._cell(model, runs) for model, runs in references.items()}
+
+    def _cell(self, model, runs):
+        figures = [figures_of(run["result"], self.targets.get(model)) for run in runs]
+        return {name: spread([one[name] for one in figures]) for name in figures[0]}
+
     def middle_run(self, panel, mode, straggler):
         """The repetition whose throughput is the median: its curve and histogram are drawn."""
         runs = sorted(
             self.runs[(*panel, mode.name, straggler.name)], key=lambda run: run["result"]["examples_per_second"]
         )
         return runs[(len(runs) - 1) // 2]["result"] if runs else None
+
+    def curve(self, panel, mode, straggler):
+        run = self.middle_run(panel, mode, straggler)
+        return run and run["curve"]
+
+    def recorded(self):
+        """What a file of benches/results has of it: enough for the table, the dots and the curves."""
+        rounded = lambda value: value if isinstance(value, int) else float(f"{value:.6g}")  # noqa: E731
+        spread_of = lambda one: one and {name: rounded(one[name]) for name in ("median", "least", "most", "of")}  # noqa: E731
+        cells = []
+        for key, cell in sorted(self.cells.items()):
+            panel, mode, straggler = key[:2], plan.mode(key[2]), plan.straggler(key[3])
+            curve = [[rounded(point["seconds"]), rounded(point["loss"])] for point in self.curve(panel, mode, straggler)]
+            cells.append(
+                dict(zip(("model", "workers", "mode", "straggler"), key))
+                | {name: spread_of(cell[name]) for name in RECORDED}
+                | {"curve": curve}
+            )
+        return {"targets": {model: rounded(loss) for model, loss in self.targets.items()}, "cells": cells}
+
+
+class Recorded(Cells):
+    """The cells of a file of benches/results. Where it has no curves, or only some of the figures, there are fewer plots."""
+
+    def __init__(self, document):
+        self.targets = document["targets"]
+        kept = {tuple(cell[name] for name in ("model", "workers", "mode", "straggler")): cell for cell in document["cells"]}
+        self.cells = {key: {name: cell.get(name) for name in RECORDED} for key, cell in kept.items()}
+        self.curves = {
+            key: [{"seconds": seconds, "loss": loss} for seconds, loss in cell["curve"]]
+            for key, cell in kept.items()
+            if "curve" in cell
+        }
+
+    def curve(self, panel, mode, straggler):
+        """Test loss against time of the run in the middle, or None."""
+        return self.curves.get((*panel, mode.name, straggler.name))
 
 
 def median(cell, name):

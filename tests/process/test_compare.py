@@ -7,16 +7,19 @@ import json
 import pathlib
 import random
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 import support
 from support import SOURCE
 
 sys.path.insert(0, str(SOURCE / "benches"))
 import accuracy
+import record
 from rivals.targets import Target
 from rivals.verdicts import judge, print_table
 from sparse import tables
@@ -280,6 +283,27 @@ class Tables(unittest.TestCase):
         rows = self.cells(tables.table(tables.summarise([[run, plain]]), False))
         self.assertEqual([row["staleness, mean"] for row in rows], ["", "0.39"])
         self.assertEqual([row["staleness, 99th percentile"] for row in rows], ["", "1"])
+
+
+class Recorded(unittest.TestCase):
+    def test_a_command_is_kept_with_the_rows_of_its_tables(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = "said\n|  | rate |\n|---|---:|\n| a | 1.5 GB/s |\n| b |  |\n"
+            for text, code in ((table, 0), (table, 1), (table, 3), ("no table\n", 0)):
+                path = pathlib.Path(folder) / "it.json"
+                path.unlink(missing_ok=True)
+                words = ["sh", "-c", f"printf '%b' '{table}'; exit {code}".replace(table, text)]
+                with unittest.mock.patch.multiple(record, RESULTS=path.parent), \
+                        unittest.mock.patch.object(sys, "argv", ["record.py", "it", "Zen 5", *words]), \
+                        contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()):
+                    self.assertEqual(record.main(), 0 if code < 2 and text is table else 1)
+                self.assertEqual(out.getvalue(), text)
+                self.assertEqual(path.exists(), code < 2 and text is table)
+                if path.exists():
+                    kept = json.loads(path.read_text())
+                    self.assertEqual(kept["rows"], [{"case": "a", "rate": "1.5 GB/s"}, {"case": "b", "rate": ""}])
+                    self.assertEqual((kept["machine"], kept["command"]), ("Zen 5", shlex.join(words)))
+                    self.assertTrue({"commit", "processor", "load", "date"} <= set(kept))
 
 
 if __name__ == "__main__":

@@ -101,6 +101,7 @@ class Sweep(unittest.TestCase):
                 self.assertRegex(cell, f"^({figure})$", out)
         self.assertEqual((self.folder / "out" / "summary.md").read_text(), out)
         self.check_plots()
+        self.check_recorded(runs)
         before = (self.folder / "out" / "results.jsonl").read_bytes()
         code, again, err = self.sweep("--smoke")
         self.assertEqual(code, 0, err)
@@ -126,6 +127,26 @@ class Sweep(unittest.TestCase):
         self.assertNotIn("<script", text)
         self.assertNotIn("Not all of the runs", text)
         self.assertEqual(len(page.identifiers), len(set(page.identifiers)))
+
+    def check_recorded(self, runs):
+        """What a file of benches/results has is enough for the plots of the pages."""
+        script = f"""import json, pathlib, sys
+sys.path.insert(0, {str(SWEEP)!r})
+import figures, summary
+kept = summary.Summary(json.loads(sys.stdin.read())).recorded()
+figures.draw_recorded(summary.Recorded(json.loads(json.dumps(kept))), pathlib.Path(sys.argv[1]))
+for cell in kept["cells"]:
+    del cell["curve"], cell["examples_per_second"]
+figures.draw_recorded(summary.Recorded(kept), pathlib.Path(sys.argv[2]))
+"""
+        names = ["straggler-3-workers.png", "target-3-workers.png", "throughput-3-workers.png"]
+        folders = [self.folder / "whole", self.folder / "part"]
+        for folder in folders:
+            folder.mkdir()
+        subprocess.run([PYTHON, "-B", "-c", script, *folders], input=json.dumps(runs), text=True, check=True, timeout=support.PATIENCE)
+        self.assertEqual([sorted(path.name for path in folder.iterdir()) for folder in folders], [names, names[:2]])
+        sizes = [int.from_bytes((folder / names[0]).read_bytes()[16:20], "big") for folder in folders]
+        self.assertGreater(sizes[0], sizes[1])  # the curves are beside the dots
 
     def hold_third_run(self):
         """Makes a build folder whose launch_shm starts no third run while the returned file exists."""
