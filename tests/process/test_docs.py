@@ -21,6 +21,7 @@ from support import ProcessTest, run
 
 sys.path.insert(0, str(support.SOURCE / "tests" / "checks"))
 import check_docs
+import check_figures
 
 PAGES = [support.SOURCE / "README.md", support.SOURCE / "CONTRIBUTING.md", *sorted((support.SOURCE / "docs").glob("*.md")),
          *(support.SOURCE / name for name in check_docs.OTHERS)]
@@ -331,6 +332,32 @@ var   []     %s    versioned      0     -  4 B       -  0 B             1       
             self.assertTrue(list(check_docs.check_tables(f"| a | {cell} |")), cell)
         for cell in ("97.78", "1 000 floats", "23.2 GB/s", "2 P (N - 1) / N", ""):
             self.assertEqual(list(check_docs.check_tables(f"| a | {cell} |")), [], cell)
+
+    def complaints_of(self, page, old, new):
+        """What check_figures says of a page in which this has been changed."""
+        text, of = (support.SOURCE / page).read_text(), check_figures.Results(support.SOURCE / "benches" / "results")
+        self.assertIn(old, text)
+        text = text.replace(old, new, 1)
+        found = [*check_figures.check_rows(page, text, of.results), *check_figures.check_claims(page, text, of)]
+        return [*found, *check_figures.check_outputs(text), *(check_figures.check_losses(text, of) if "bench" in page else [])]
+
+    def test_figures_are_those_of_their_runs(self):
+        for page in ("README.md", "docs/benchmarks.md"):
+            self.assertEqual(self.complaints_of(page, "# ", "# "), [])
+            text = (support.SOURCE / page).read_text()
+            for row in re.findall(r"(?m)^\| (?!\*\*).*", text):
+                for figure in re.findall(r" (\d+\.\d+) ", row):
+                    self.assertTrue(self.complaints_of(page, row, row.replace(f" {figure} ", f" {figure}5 ", 1)), f"{figure}: {row}")
+        rate = re.search(r"(\d+) steps/s", (support.SOURCE / "README.md").read_text())[1]
+        for page, old, new in (("README.md", "plain sync waits", "sync waits"), ("README.md", f"{rate} steps/s", f"9{rate} steps/s"),
+                               ("README.md", "## What changes", "It is 3 times as fast.\n\n## What changes"),
+                               ("docs/benchmarks.md", "[speed.json](../benches/results/speed.json)", "speed.json"),
+                               ("docs/benchmarks.md", "| an empty sync step |", "| a sync step |")):
+            self.assertTrue(self.complaints_of(page, old, new), old)
+        lines = re.findall(r"(?m)^\| [^|]* \| 0\.\d\d \| [^|]*\|\n", (support.SOURCE / "docs" / "benchmarks.md").read_text())
+        self.assertGreater(len(lines), 10)
+        for line in lines:
+            self.assertTrue(self.complaints_of("docs/benchmarks.md", line, ""), line)
 
 
 class Example(ProcessTest):
