@@ -40,20 +40,20 @@ def overheads(worker):
     bundle = worker.variables(hundred)
     pinned, ids, out = bundle.pin(hundred), np.arange(4), np.zeros((4, 8), np.float32)
     found = {
-        "pull, NumPy, 4 floats": median_us(lambda: v.pull(small)),
-        "push, NumPy, 4 floats": median_us(lambda: v.push(small)),
-        "pull_rows, 4 rows of 8": median_us(lambda: rows.pull_rows(ids, out)),
-        "step, async": median_us(worker.step),
-        "pull, pinned bundle of 100 x 4 floats": median_us(lambda: bundle.pull(pinned), 5000),
-        "push, pinned bundle of 100 x 4 floats": median_us(lambda: bundle.push(pinned), 5000),
+        "`pull` of four floats, NumPy": median_us(lambda: v.pull(small)),
+        "`push` of four floats, NumPy": median_us(lambda: v.push(small)),
+        "`pull_rows` of four rows": median_us(lambda: rows.pull_rows(ids, out)),
+        "`step`, async": median_us(worker.step),
+        "`pull` of a pinned bundle of 100 variables": median_us(lambda: bundle.pull(pinned), 5000),
+        "`push` of a pinned bundle of 100 variables": median_us(lambda: bundle.push(pinned), 5000),
     }
     try:
         import torch
     except ImportError:
         return found
     tensor = torch.zeros(4)
-    found["pull, PyTorch, 4 floats"] = median_us(lambda: v.pull(tensor))
-    found["push, PyTorch, 4 floats"] = median_us(lambda: v.push(tensor))
+    found["`pull` of four floats, PyTorch"] = median_us(lambda: v.pull(tensor))
+    found["`push` of four floats, PyTorch"] = median_us(lambda: v.push(tensor))
     return found
 
 
@@ -139,7 +139,7 @@ def embeddings(rows, batch, width=16, features=26):
             adagrad.step()
             adagrad.zero_grad()
 
-        ways = {"ps_shm": way_of(ours, ours.push), "PyTorch": way_of(theirs, step)}
+        ways = {"`ps_shm.torch.Embedding`": way_of(ours, ours.push), "`torch.nn.Embedding(sparse=True)`": way_of(theirs, step)}
         if of_fbgemm := with_fbgemm(rows, width, features):
             ways["FBGEMM"] = way_of(of_fbgemm, lambda: None)  # its backward pass makes the step
         return {kind: in_turns({name: functools.partial(way, kind) for name, way in ways.items()}, 20) for kind in batches}
@@ -238,7 +238,7 @@ def hogwild(rounds):
     line = r"(\d+) examples/s, accuracy ([\d.]+), (-?\d+) of (\d+) updates lost"
     found = {}
     for processes in (2, 4):
-        ways = {"ps_shm": [], "share_memory()": ["--original"]}
+        ways = {"`mnist_hogwild.py`": [], "the original": ["--original"]}
         runs = {way: [] for way in ways}
         for _ in range(rounds):
             for way, options in ways.items():
@@ -248,8 +248,8 @@ def hogwild(rounds):
         for way, all_runs in runs.items():
             rates, accuracies, lost, updates = zip(*all_runs)
             found[f"{way}, {processes} processes"] = {
-                "examples/s": statistics.median(rates), "accuracy": statistics.median(accuracies),
-                "lost updates": statistics.median(lost), "updates": updates[0]}
+                "way": way, "processes": processes, "examples/s": statistics.median(rates),
+                "accuracy": statistics.median(accuracies), "lost updates": statistics.median(lost), "updates": updates[0]}
     return found
 
 
@@ -293,7 +293,7 @@ def hand_over_once(floats):
             shared[:] = weights
 
     reader = multiprocessing.Process(target=read_locked, args=(memory.name, weights.shape, out, count, lock, queue))
-    found["multiprocessing.shared_memory and Lock"] = while_reading(reader, write)
+    found["`multiprocessing.shared_memory` with a `Lock`"] = while_reading(reader, write)
     del shared, write
     memory.close()
     memory.unlink()
@@ -309,7 +309,7 @@ def hand_over_once(floats):
 
     torch.set_num_threads(1)
     reader = multiprocessing.Process(target=read_torch, args=(tensor, torch.from_numpy(out), count, lock, queue))
-    found["PyTorch, share_memory() and Lock"] = while_reading(reader, write_tensor)
+    found["PyTorch, `share_memory()` with a `Lock`"] = while_reading(reader, write_tensor)
     if of_ray := with_ray(weights, count):
         found["Ray, object store"] = of_ray
     return found
@@ -337,8 +337,8 @@ def main():
                           for kind, of_kind in embeddings(args.embeddings, args.batch).items()})
         if args.json:
             print(json.dumps(found))
-        for case, figures in found.items() if not args.json else ():
-            print(f"{case:28}" + "".join(f"   {name} {figure:.{2 if name == 'ratio' else 1}f}" for name, figure in figures.items()))
+        else:
+            print_steps(found, args)
         return
     with ps_shm.Server(f"bench-{os.getpid()}", optimizer="add") as server, ps_shm.Worker(server.job) as worker:
         calls = overheads(worker)
@@ -347,14 +347,34 @@ def main():
     if args.json:
         print(json.dumps({"us_per_call": calls, "weights": {"floats": args.floats, **weights}, "hogwild": trained}))
         return
-    for name, microseconds in calls.items():
-        print(f"{name:40} {microseconds:8.2f} us")
-    print(f"\n{args.floats} floats, written and read at the same time:")
-    for name, figures in weights.items():
-        print(f"{name:40} {figures['read us']:8.0f} us a read {figures['writes/s']:8.0f} writes/s")
-    for name, figures in trained.items():
-        print(f"{name:40} {figures['examples/s']:8.0f} examples/s, accuracy {figures['accuracy']:.3f}, "
-              f"{figures['lost updates']:.0f} of {figures['updates']:.0f} updates lost")
+    print_table(["call", "us"], [[name, f"{microseconds:.2f}"] for name, microseconds in calls.items()], 1)
+    print(f"\n{args.floats} floats, written and read at the same time:\n")
+    print_table(["", "us per read", "writes/s"],
+                [[name, f"{figures['read us']:.0f}", f"{figures['writes/s']:.0f}"] for name, figures in weights.items()], 1)
+    if trained:
+        print()
+        print_table(["", "processes", "examples/s", "lost updates", "accuracy"],
+                    [[one["way"], one["processes"], f"{one['examples/s']:.0f}", f"{one['lost updates']:.0f} of {one['updates']:.0f}",
+                      f"{one['accuracy']:.3f}"] for one in trained.values()], 1)
+
+
+def print_table(columns, rows, names):
+    """A Markdown table, whose first columns are names and whose others are figures."""
+    for cells in (columns, ["---"] * names + ["---:"] * (len(columns) - names), *rows):
+        print("| " + " | ".join(map(str, cells)) + " |")
+
+
+def print_steps(found, args):
+    """The ratios of CPU time by rule, and for embeddings the times; --json has all."""
+    if args.steps:
+        rows = [[f"{floats:,}".replace(",", " "), args.layout, *(f"{found[f'{floats} floats, {rule}']['ratio']:.2f}" for rule in args.rules)]
+                for floats in args.steps]
+        print_table(["floats", "layout", *args.rules], rows, 2)
+    if args.embeddings:
+        kinds = {kind: found[f"{args.embeddings} rows, {kind}"] for kind in ("uniform", "skewed")}
+        ways = [name for name in kinds["uniform"] if name != "ratio"]
+        print()
+        print_table(["ids", *ways], [[kind, *(f"{figures[way]:.0f}" for way in ways)] for kind, figures in kinds.items()], 1)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keeps the figures of a run in benches/results, where the pages that show them are compared with it.
 
-    benches/record.py NAME MACHINE COMMAND...    such as: benches/record.py training "Zen 5" benches/speed --only training
+    benches/record.py NAME MACHINE COMMAND...    such as: benches/record.py speed "Zen 5" benches/speed --rounds 3
 
 Runs the command, passes on what it prints, and writes the rows of its Markdown tables to benches/results/NAME.json, with
 the command, the commit, the machine as docs/benchmarks.md names it, its processor, the load before, and the date.

@@ -106,7 +106,8 @@ def test_ways_to_hand_weights_over_are_measured():
     found = json.loads(run(ROOT / "benches" / "publication", "--small", "--rounds", 1, "--readers", 1, 2, "--json"))
     assert len(found["readers"]["1"]) == len(found["readers"]["2"]) == 7
     assert all(figure > 0 for figures in found["readers"].values() for figure in figures.values())
-    assert 2 <= found["alone"]["memory in an update, of the model"] < 2.2 and 1 <= found["alone"]["memory at rest, of the model"] < 1.2
+    assert 2 <= found["alone"]["memory during an update, of the model"] < 2.2
+    assert 1 <= found["alone"]["memory between updates, after `trim()`, of the model"] < 1.2
 
 
 PROGRAM = """
