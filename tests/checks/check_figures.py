@@ -79,6 +79,10 @@ CLAIMS = {
          lambda of: of("python-hogwild", "examples/s", "`mnist_hogwild.py`", "2")
          > 0.97 * of("python-hogwild", "examples/s", "the original", "2")),
     ],
+    "docs/staleness.md": [
+        (r"batches of 32, 3 workers; target: test loss ([\d.]+)", lambda of: of.results["staleness"]["targets"]["digits"]),
+        (r"batches of 1, 3 workers; target: test loss ([\d.]+)", lambda of: of.results["staleness"]["targets"]["linear"]),
+    ],
     BENCHMARKS: [
         (r"ours alone is ([\d.]+) times as fast", lambda of: of("speed", "ratio", "one alone, of PyTorch alone")),
         (r"Two workers are ([\d.]+) times as fast as one with ours, ([\d.]+) times with\s+PyTorch",
@@ -118,15 +122,15 @@ class Results:
     def __call__(self, name, column, *key):
         """The number in this column of the first row that begins with these cells."""
         for row in self.results[name]["rows"]:
-            if tuple(row.values())[: len(key)] == key and column in row:
+            if tuple(row.values())[: len(key)] == key and number(row.get(column, "")) is not None:
                 return number(row[column])
-        raise KeyError(f"{name}.json has no row {', '.join(key)} with {column}")
+        raise KeyError(f"{name}.json has no row {', '.join(key)} with a figure of {column}")
 
     def straggler(self, mode):
         for cell in self.results["staleness"]["cells"]:
-            if (cell["model"], cell["mode"], cell["straggler"]) == ("digits", mode, "10x"):
+            if (cell["model"], cell["mode"], cell["straggler"]) == ("digits", mode, "10x") and cell["seconds_to_target"]:
                 return cell["seconds_to_target"]["median"]
-        raise KeyError(f"staleness.json has no cell of digits, {mode}, 10x")
+        raise KeyError(f"staleness.json has no time to the target of digits, {mode}, 10x")
 
 
 def rows_of(text):
