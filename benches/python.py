@@ -104,6 +104,78 @@ def steps(floats, rule, layout):
         return in_turns(ways, max(5, 4_000_000 // floats))
 
 
+def train_beside(way, rank, model, floats, batch, gate, queue, job):
+    """One of two processes that train a model; puts the CPU seconds of an example."""
+    import torch
+
+    import ps_shm.torch
+
+    torch.set_num_threads(1)
+    if model is None:
+        torch.manual_seed(0)
+        model = perceptron(floats)
+    if way.startswith("ps_shm"):
+        optimizer = ps_shm.torch.Optimizer(model, job, create=True, mode=way.split(", ")[1], workers=2, lr=0.01)
+        forward = model
+    elif way == "DDP, gloo":
+        torch.distributed.init_process_group("gloo", init_method=f"file:///dev/shm/{job}", rank=rank, world_size=2)
+        forward = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    else:
+        forward, optimizer = model, torch.optim.SGD(model.parameters(), lr=0.01)
+    generator = torch.Generator().manual_seed(rank)
+    x, y = torch.randn(batch, 784, generator=generator), torch.randint(10, (batch,), generator=generator)
+
+    def train(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(forward(x), y).backward()
+            optimizer.step()
+
+    train(20)
+    gate.wait(120)
+    steps, begun = 400, time.process_time()
+    train(steps)
+    queue.put((time.process_time() - begun) / (steps * batch))
+    gate.wait(120)
+    if way.startswith("ps_shm"):
+        optimizer.close()
+    elif way == "DDP, gloo":
+        torch.distributed.destroy_process_group()
+
+
+def perceptron(floats):
+    import torch
+
+    hidden = max(1, floats // (784 + 10))
+    return torch.nn.Sequential(torch.nn.Linear(784, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 10))
+
+
+def beside(floats, batch=64):
+    """Examples per CPU second of two processes that train one perceptron, in turns, and ratios to PyTorch's two ways."""
+    import torch
+
+    spawned = torch.multiprocessing.get_context("spawn")
+    ways = ["ps_shm, async", "Hogwild", "ps_shm, sync", "DDP, gloo"]
+    found = {way: [] for way in ways}
+    for turn in range(ROUNDS):
+        for at, way in enumerate(ways):
+            gate, queue = spawned.Barrier(2), spawned.Queue()
+            model = perceptron(floats).share_memory() if way == "Hogwild" else None
+            job = f"bench-{os.getpid()}-{turn}-{at}"
+            shared = (model, floats, batch, gate, queue, job)
+            processes = [spawned.Process(target=train_beside, args=(way, rank, *shared)) for rank in range(2)]
+            for process in processes:
+                process.start()
+            found[way].append(2 / sum(queue.get(timeout=300) for _ in processes))
+            for process in processes:
+                process.join()
+            pathlib.Path("/dev/shm", job).unlink(missing_ok=True)
+    ratios = {f"{ours} to {theirs}": statistics.median(a / b for a, b in zip(found[ours], found[theirs]))
+              for ours, theirs in (ways[:2], ways[2:])}
+    return {**{f"{way}, examples/s": statistics.median(figures) for way, figures in found.items()}, **ratios}
+
+
 def embeddings(rows, batch, width=16, features=26):
     """A forward and a backward pass and a step of Adagrad for `features` ids of each of `batch` examples."""
     import torch
@@ -323,6 +395,7 @@ def main():
     parser.add_argument("--steps", type=int, nargs="+", default=[], metavar="FLOATS", help="time steps of models of these sizes only")
     parser.add_argument("--rules", nargs="+", default=["sgd", "momentum", "adam"], help="of --steps")
     parser.add_argument("--layout", default="versioned", help="of --steps: versioned or single-writer")
+    parser.add_argument("--beside", type=int, default=0, metavar="FLOATS", help="train a model of this size in two processes only")
     parser.add_argument("--embeddings", type=int, default=0, metavar="ROWS", help="time steps of a table of so many rows only")
     parser.add_argument("--batch", type=int, default=1024, help="of --embeddings: examples of 26 ids each")
     args = parser.parse_args()
@@ -330,11 +403,13 @@ def main():
     import numpy as np
     import ps_shm
 
-    if args.steps or args.embeddings:
+    if args.steps or args.embeddings or args.beside:
         found = {f"{floats} floats, {rule}": steps(floats, rule, args.layout) for floats in args.steps for rule in args.rules}
         if args.embeddings:
             found.update({f"{args.embeddings} rows, {kind}": of_kind
                           for kind, of_kind in embeddings(args.embeddings, args.batch).items()})
+        if args.beside:
+            found[f"{args.beside} floats, 2 processes"] = beside(args.beside)
         if args.json:
             print(json.dumps(found))
         else:
@@ -365,7 +440,7 @@ def print_table(columns, rows, names):
 
 
 def print_steps(found, args):
-    """The ratios of CPU time by rule, and for embeddings the times; --json has all."""
+    """The ratios of CPU time by rule, and for embeddings and for two processes the medians; --json has all."""
     if args.steps:
         rows = [[f"{floats:,}".replace(",", " "), args.layout, *(f"{found[f'{floats} floats, {rule}']['ratio']:.2f}" for rule in args.rules)]
                 for floats in args.steps]
@@ -375,6 +450,9 @@ def print_steps(found, args):
         ways = [name for name in kinds["uniform"] if name != "ratio"]
         print()
         print_table(["ids", *ways], [[kind, *(f"{figures[way]:.0f}" for way in ways)] for kind, figures in kinds.items()], 1)
+    if args.beside:
+        for name, figure in found[f"{args.beside} floats, 2 processes"].items():
+            print(f"{name:28} {figure:10.{2 if ' to ' in name else 0}f}")
 
 
 if __name__ == "__main__":

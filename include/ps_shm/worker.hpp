@@ -411,18 +411,24 @@ class Worker {
   // Progress: blocks on the worker that loads.
   SharedBytes shared(const std::string& key, const SharedLoader& load);
 
+  // Changes VariableSpec::rate_scale and regularize of the variable, at once and for all workers: for pushes that begin
+  // later, or in mode sync from the step of this worker's next gradient on. (Of a step that a quorum decides without
+  // that gradient, some chunks may get old factors and others new ones.)
+  //
+  // Throws: Error with kInvalidArgument if one is negative or not finite, or the rule is add or ftrl; kInvalidState in
+  // a recorded worker, or in a forked child.
+  // Progress: wait-free.
+  void set_factors(const Variable& variable, float rate_scale, float regularize);
+
   // The runtime settings in force. This worker applies a change of them from its next step on.
   //
   // Throws: Error with kInvalidState in a forked child.
   // Progress: lock-free.
   LiveSettings live() const;
 
-  // Waits until as many workers have joined as the job starts with, including those that have died or left since. It is
-  // never necessary: the first step of mode sync waits for them anyway, and mode async has no need to. It is useful for
-  // an equal division of a short job's work.
-  //
-  // There is no timeout: it waits for a worker that never comes, with a message to the log callback every second, until
-  // the job's first step is over.
+  // Waits until as many workers have joined as the job starts with, including those that have died or left since, or
+  // the job's first step is over: for an equal division of a short job's work. The first step of mode sync waits so
+  // anyway. There is no timeout, and a message to the log callback every second.
   //
   // Throws: JobFinished when the job ends; Interrupted.
   // Progress: blocks on workers that have not joined.
@@ -481,8 +487,7 @@ class Worker {
   // Throws: Error with kInvalidState in a forked child.
   StalenessSummary staleness() const;
 
-  // Gives the rank back; the other workers no longer wait for this one. It may be called again. The object cannot be
-  // used afterwards.
+  // Gives the rank back, so that nobody waits for this worker. It may be called again; no other call may follow.
   void leave() noexcept;
 
  private:

@@ -246,11 +246,22 @@ taken.)");
       .def_prop_ro(
           "size", [](const NamedVariable& self) { return self.variable.element_count(); }, "The number of elements.")
       .def_prop_ro(
+          "lr_scale", [](const NamedVariable& self) { return self.rank->check(), self.variable.rate_scale(); },
+          "What the job's learning rate is multiplied by for this variable (set_factors()). Wait-free.")
+      .def_prop_ro(
+          "regularize", [](const NamedVariable& self) { return self.rank->check(), self.variable.regularize(); },
+          "What the job's l2, l1 and weight_decay are multiplied by for it (set_factors()). Wait-free.")
+      .def_prop_ro(
           "layout", [](const NamedVariable& self) { return std::string(to_string(self.variable.layout())); },
           "How the variable is stored. 'versioned': in chunks, each of which a push replaces as a whole. 'inplace': as "
           "elements that are updated where they lie, which pulling and pushing rows requires. 'single-writer': in chunks that "
           "the pushes of the job's only worker change where they lie.");
   return type;
+}
+
+void set_factors(const NamedVariable& self, float lr_scale, float regularize) {
+  const Turn turn(*self.rank);
+  self.rank->worker.set_factors(self.variable, lr_scale, regularize);
 }
 
 void add_dense_access(nb::class_<NamedVariable>& type) {
@@ -294,6 +305,21 @@ Raises:
 
 Progress: lock-free in the modes async and ssp and with `reduce` atomic. Otherwise, in mode sync, wait-free, except
 that the first push of a variable grows the worker's segment.)")
+      .def("set_factors", &set_factors, "lr_scale"_a, "regularize"_a,
+           nb::sig("def set_factors(self, lr_scale: float, regularize: float) -> None"),
+           R"(Changes both factors that the variable was declared with, for the pushes of all workers that begin later.
+
+In mode sync the step of this worker's next gradient is the first with them. (Of a step that a quorum decides without
+that gradient, some chunks may get the old ones.)
+
+Args:
+    lr_scale: multiplies the job's learning rate for this variable.
+    regularize: multiplies the job's l2, l1 and weight_decay for it.
+
+Raises:
+    Error: a factor is negative or not finite, or the variable's rule is add or ftrl.
+
+Progress: wait-free.)")
       .def("add", &add, "delta"_a.none(), nb::sig("def add(self, delta: Array | float) -> None"),
            R"(Adds to the values exactly once, bypassing the optimizer, whose state stays as it is.
 

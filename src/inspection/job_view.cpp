@@ -274,8 +274,9 @@ std::vector<VariableInfo> JobView::variables() const {
       info.shape.assign(first.extents, first.extents + first.axes);
       info.rule = static_cast<UpdateRule>(first.rule);
       info.layout = static_cast<Layout>(first.layout);
-      info.rate_scale = std::bit_cast<float>(first.rate_scale);
-      info.regularize = std::bit_cast<float>(first.regularize);
+      const shm::Factors factors = shm::factors_of(first.factors.load_relaxed());
+      info.rate_scale = factors.rate_scale;
+      info.regularize = factors.regularize;
       info.element_count = shm::element_count(first);
       info.bytes = shm::value_bytes(first);
       info.initialised = is_initialised(first);

@@ -54,6 +54,11 @@ void SyncWork::begin(const shm::Decision& decision) {
   for (Target& target : targets_) {
     target.settings.momentum = decision.momentum;
     target.settings.beta1 = decision.beta1;
+    // A worker changes them before it publishes a gradient, so that the decision, which was acquired, orders this load.
+    const std::uint64_t factors = target.record.factors.load_relaxed();
+    if (factors == target.factors) continue;
+    target.factors = factors;
+    shm::follow_factors(target.settings, core_.config, shm::factors_of(factors));
   }
   work_.clear();
   chunks_ = 0;

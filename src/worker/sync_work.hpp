@@ -50,6 +50,7 @@ class SyncWork {
     shm::VersionedVariable variable;
     std::optional<shm::VersionedVariable> accumulator;  // reduce atomic
     update::Settings settings;
+    std::uint64_t factors = record.factors.load_relaxed();  // as `settings` have them, or older ones
     std::vector<update::Contribution> pushed{};  // in the step under way, in rank order
     Changes changes{};
     std::uint64_t first = 0;  // index of its first chunk among the chunks of all targets in the step

@@ -6,6 +6,14 @@
 #include "worker/variable_state.hpp"
 
 namespace ps_shm {
+namespace {
+
+shm::Factors factors_of(const VariableState& state) {
+  state.job.refuse_inherited("worker");
+  return shm::factors_of(state.parts.front().record.factors.load_relaxed());
+}
+
+}  // namespace
 
 const std::string& Variable::name() const noexcept { return state_->name; }
 DType Variable::dtype() const noexcept { return state_->dtype; }
@@ -13,6 +21,9 @@ std::uint64_t Variable::element_count() const noexcept { return state_->element_
 std::uint64_t Variable::rows() const noexcept { return state_->rows ? state_->rows->table().rows() : 0; }
 std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_->rows->table().row_elements() : 0; }
 Layout Variable::layout() const noexcept { return state_->layout; }
+
+float Variable::rate_scale() const { return factors_of(*state_).rate_scale; }
+float Variable::regularize() const { return factors_of(*state_).regularize; }
 
 std::span<const float> Variable::view() const {
   state_->job.refuse_inherited("worker");

@@ -64,6 +64,7 @@ VariableState::VariableState(shm::JobSegments& of, const shm::Directory& directo
   if (array_dtype == DType::kFloat32) span_elements_ = elements;
   if (update::takes_gradients(dtype)) gradient_elements_ = element_count;
   layout = static_cast<Layout>(first.layout);
+  factors_ = first.factors.load_relaxed();
   settings = shm::settings_of(job.config(), first);
   is_sum = update::traits_of(settings.rule).is_sum;
   pulled.assign(pieces, kNotPulled);
@@ -71,6 +72,11 @@ VariableState::VariableState(shm::JobSegments& of, const shm::Directory& directo
   grain_ = Threads::grain(first.piece_elements * sizeof(float));
   const std::uint64_t workers = job.config().workers;
   start_ = pieces * (rank % workers) / workers;
+}
+
+void VariableState::follow_factors(std::uint64_t factors) noexcept {
+  factors_ = factors;
+  shm::follow_factors(settings, job.config(), shm::factors_of(factors));
 }
 
 void VariableState::refuse_size(std::size_t size, const char* verb) const {

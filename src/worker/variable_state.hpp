@@ -116,10 +116,12 @@ struct PS_SHM_HIDDEN VariableState {
 
   static constexpr std::uint64_t kNotPulled = ~std::uint64_t{0};
 
-  // Takes over the runtime settings with which its updates are computed.
+  // Takes over the runtime settings, and the factors of its rate and decay, with which its updates are computed.
   void follow(const LiveSettings& live) noexcept {
     settings.momentum = live.momentum;
     settings.beta1 = live.beta1;
+    if (const std::uint64_t factors = parts.front().record.factors.load_relaxed(); factors != factors_) [[unlikely]]
+      follow_factors(factors);
   }
   void forget_pulls() { std::fill(pulled.begin(), pulled.end(), kNotPulled); }
   bool is_clipped() const noexcept { return !is_sum; }
@@ -235,6 +237,7 @@ struct PS_SHM_HIDDEN VariableState {
   std::uint64_t start_ = 0;  // where this worker's pushes begin, far from those of the others
 
  private:
+  void follow_factors(std::uint64_t factors) noexcept;
   [[noreturn]] void refuse_size(std::size_t size, const char* verb) const;
 
   static constexpr std::uint64_t kNoFloats = ~std::uint64_t{0};
@@ -243,6 +246,7 @@ struct PS_SHM_HIDDEN VariableState {
   std::vector<std::uint64_t> retries_;           // of the call in progress, per thread
   std::vector<std::uint64_t> copied_;            // pieces copied, likewise
   std::uint64_t grain_ = 1;                      // number of pieces that justify a thread
+  std::uint64_t factors_ = 0;                    // VariableShm::factors, as `settings` have them
 };
 
 inline update::Change how_to_assign(Slots slots) noexcept {

@@ -164,7 +164,8 @@ template <bool kInPlace>
 
 std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
   if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
-      call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1)
+      call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1 ||
+      call_.settings.l2 != settings.l2 || call_.settings.weight_decay != settings.weight_decay)
     call_ = update::resolve(settings, context.learning_rate, context.scale);
   if (layout == Layout::kSingleWriter && update::can_apply_in_place(settings) && !context.staleness_scaling &&
       parts.front().record.piece_elements >= kInPlaceElements)

@@ -115,6 +115,17 @@ void WorkerCore::refuse_guest(const char* what) const {
               ErrorCode::kInvalidState);
 }
 
+void Worker::set_factors(const Variable& variable, float rate_scale, float regularize) {
+  owned().refuse_recorded("set_factors()");
+  VariableState& state = *variable.state_;
+  const shm::Factors factors{.rate_scale = rate_scale, .regularize = regularize};
+  shm::check_factors(state.name, factors);
+  const update::Traits& traits = update::traits_of(state.settings.rule);
+  if (traits.is_sum || traits.reads_by_rate)
+    throw Error(fmt::format("variable '{}': its update rule is {}, whose factors are fixed", state.name, traits.name));
+  for (VariablePart& part : state.parts) part.record.factors.store_relaxed(shm::word_of(factors));
+}
+
 LiveSettings Worker::live() const { return shm::read_live(owned().job).settings; }
 
 void Worker::wait_for_workers() {

@@ -393,17 +393,71 @@ def test_groups_have_rates_and_weight_decay_of_their_own(job, mode):
         for a, b in zip(plain.state_dict().values(), model.state_dict().values()):
             torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
         assert opt.state_dict()["param_groups"][1]["lr"] == pytest.approx(0.0125)
-        opt.param_groups[0]["lr"] = 1.0
-        with pytest.raises(ps_shm.Error, match="`lr` by other factors than at the start; a scheduler must"):
-            opt.step()
-        opt.param_groups[0]["lr"] = 0.0025
         opt.param_groups[0]["betas"] = (0.5, 0.999)
-        with pytest.raises(ps_shm.Error, match="`beta1` by other factors"):
+        with pytest.raises(ps_shm.Error, match="differ in `beta1`: it is the job's, for all groups"):
             opt.step()
-        opt.param_groups[0]["betas"] = (0.9, 0.999)
-        opt.param_groups[2]["weight_decay"] = 0.1
-        with pytest.raises(ps_shm.Error, match="fixed from the start"):
-            opt.step()
+
+
+GROUPS_OF_THEIR_OWN = {
+    "LambdaLR": lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, [lambda k: 1 / (1 + k), lambda k: k / 12]),  # one from 0
+    "both from 0": lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, [lambda k: k / 12, lambda k: min(k / 3, 1)]),
+    "OneCycleLR": lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, [0.2, 0.05], total_steps=13, cycle_momentum=False),
+    "then alike": lambda opt: torch.optim.lr_scheduler.SequentialLR(opt, [
+        torch.optim.lr_scheduler.LambdaLR(opt, [lambda k: 1 / (1 + k), lambda k: 1.0]), torch.optim.lr_scheduler.ExponentialLR(opt, 0.8)], [5]),
+}
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("rule, theirs", [("sgd", torch.optim.SGD), ("adamw", torch.optim.AdamW)])
+@pytest.mark.parametrize("scheduler", GROUPS_OF_THEIR_OWN)
+def test_groups_may_have_rates_and_decays_of_their_own_at_any_time(job, mode, rule, theirs, scheduler):
+    plain, model = small_model(), small_model()
+    groups = lambda m: [{"params": [*m[0].parameters(), *m[1].parameters()], "weight_decay": 0.0}, {"params": m[3].parameters(), "lr": 0.02}]
+    with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, optimizer=rule, lr=0.1, weight_decay=0.2, params=groups(model)) as opt:
+        reference = theirs(groups(plain), lr=0.1, weight_decay=0.2)
+        for m, optimizer in ((plain, reference), (model, opt)):
+            follow = GROUPS_OF_THEIR_OWN[scheduler](optimizer)
+            for step in range(12):
+                optimizer.param_groups[0]["weight_decay"] = 0.01 * step  # as a schedule of the decay does
+                train(m, optimizer, 1)
+                follow.step()
+        for ours, of_torch in zip(opt.param_groups, reference.param_groups):
+            assert ours["lr"] == pytest.approx(of_torch["lr"], rel=1e-6) and ours["weight_decay"] == of_torch["weight_decay"]
+        for a, b in zip(plain.parameters(), model.parameters()):
+            torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-5)
+
+
+def test_who_leads_after_another_one_gives_the_factors_of_its_groups(job):
+    models = [small_model(), small_model()]
+    groups = lambda m: [{"params": m[0].parameters()}, {"params": m[3].parameters()}]
+    with ps_shm.Server(job, workers=2, lr=0.1):
+        opts = [ps_shm.torch.Optimizer(m, job, rank=r, params=groups(m)) for r, m in enumerate(models)]
+        factor = lambda: opts[1].worker.variable("3.weight").lr_scale
+        opts[0].param_groups[1]["lr"] = 0.05
+        train(models[0], opts[0], 1)
+        assert factor() == 0.5
+        opts[1].param_groups[1]["lr"] = 0.2  # not yet: another one leads
+        train(models[1], opts[1], 1)
+        assert factor() == 0.5
+        opts[0].close()
+        wait_until(lambda: train(models[1], opts[1], 1) and factor() == 2, "the second worker gives its factors")
+        joined = small_model()
+        with ps_shm.torch.Optimizer(joined, job, rank=0, params=groups(joined)) as again:
+            assert [group["lr"] for group in again.param_groups] == pytest.approx([0.1, 0.2])
+            train(joined, again, 1)  # its groups ask for what is in force
+            assert factor() == 2
+        opts[1].close()
+
+
+def test_a_parameter_that_is_unfrozen_gets_the_rate_that_its_group_has_by_now(job):
+    model = small_model()
+    model[3].bias.requires_grad_(False)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=[{"params": model[0].parameters()}, {"params": model[3].parameters()}]) as opt:
+        opt.param_groups[1]["lr"] = 0.02
+        train(model, opt, 1)
+        model[3].bias.requires_grad_(True)
+        train(model, opt, 1)
+        assert opt.worker.variable("3.bias").lr_scale == pytest.approx(0.2)
 
 
 def test_a_group_may_have_no_rate_and_the_job_needs_none_if_all_have_one(job):
@@ -415,8 +469,12 @@ def test_a_group_may_have_no_rate_and_the_job_needs_none_if_all_have_one(job):
         train(model, opt, 1)
         assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["0.weight"]
         opt.param_groups[1]["lr"] = 0.1
-        with pytest.raises(ps_shm.Error, match="freeze its parameters"):
+        train(model, opt, 1)
+        assert [n for n, p in model.named_parameters() if torch.equal(p, before[n])] == ["1.weight", "1.bias"]  # of no group
+        opt.param_groups[1]["weight_decay"] = 0.5
+        with pytest.raises(ps_shm.Error, match="a group of parameters has weight_decay=0.5, and the job 0: create the job with one"):
             opt.step()
+        opt.param_groups[1]["weight_decay"] = 0
         with pytest.raises(ps_shm.Error, match="groups of parameters are fixed"):
             opt.add_param_group({"params": model[1].parameters()})
     with pytest.raises(ValueError, match="a group has weight_decay=0.1, and the job weight_decay=0"):

@@ -371,13 +371,17 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       same.optimizer.learning_rate = 0.125F;
       same.optimizer.l2 = 1.0F;
       same.optimizer.weight_decay = *config.optimizer.weight_decay * 2;
-      const auto values = [&](JobConfig job, float rate_scale, float regularize) {
+      const bool may_change = rule != UpdateRule::kFtrl;
+      // `are_set`: the factors are others until the first push.
+      const auto values = [&](JobConfig job, float rate_scale, float regularize, bool are_set = false) {
         job.job = test::unique_job_name();
         Server server(job);
         Worker worker(options(job));
         VariableSpec spec{.name = "v", .shape = {5}, .regularize = regularize, .rate_scale = rate_scale};
+        if (are_set) spec.rate_scale = 3, spec.regularize = 0;
         const Variable variable =
             worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
+        if (are_set) worker.set_factors(variable, rate_scale, regularize);
         const std::vector<float> ones(5, 1.0F);
         for (int step = 0; step < 3; ++step) {
           worker.push(variable, ones);
@@ -393,7 +397,68 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       };
       CHECK(values(config, 0.5F, 2.0F) == values(same, 1.0F, 1.0F));
       CHECK(values(config, 0.5F, 2.0F) != values(config, 1.0F, 1.0F));
+      if (may_change) CHECK(values(config, 0.5F, 2.0F, true) == values(same, 1.0F, 1.0F));
     }
+}
+
+TEST_CASE("optimizers: factors that a worker sets are those of all workers' next pushes, in parts and in place, too") {
+  for (const Mode mode : {Mode::kAsync, Mode::kSync})
+    for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+      if (mode == Mode::kSync && layout == Layout::kInplace) continue;  // there are none
+      CAPTURE(std::string(to_string(mode)));
+      CAPTURE(std::string(to_string(layout)));
+      JobConfig config = settings(2, mode);
+      config.layout = layout;
+      config.tasks = 2;
+      config.placement = Placement::kPartition;
+      config.optimizer.rule = UpdateRule::kSgd;
+      config.optimizer.learning_rate = 0.5F;
+      config.optimizer.l2 = 0.25F;
+      Server server(config);
+      Worker first(options(config)), second(options(config));
+      const VariableSpec spec{.name = "v", .shape = {4096}, .regularize = 0, .rate_scale = 1};
+      Variable of_first = first.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
+      Variable of_second = second.variable(spec, zero);
+      REQUIRE(JobView(config.job).variables()[0].parts.size() > 1);
+      const std::vector<float> ones(4096, 1.0F);
+      // One push by each in async mode; their mean in sync mode, which is the same gradient.
+      const auto step = [&] {
+        std::jthread other([&] { second.push(of_second, ones), second.step(); });
+        if (mode == Mode::kSync) first.push(of_first, ones);
+        first.step();
+      };
+      const auto value = [&] { return JobView(config.job).values("v"); };
+      step();
+      CHECK(value() == std::vector<float>(4096, 1.5F));  // 2 - .5 * 1
+      first.set_factors(of_first, 0.25F, 2);
+      step();
+      CHECK(value() == std::vector<float>(4096, 1.5F - 0.125F * (1 + 0.5F * 1.5F)));
+      CHECK(JobView(config.job).variables()[0].rate_scale == 0.25F);
+      CHECK(JobView(config.job).variables()[0].regularize == 2.0F);
+      CHECK((of_second.rate_scale() == 0.25F && of_second.regularize() == 2.0F));
+      // A later worker declares the variable as the others have.
+      of_second = second.variable(spec, zero);
+      first.set_factors(of_first, 0, 0);
+      const std::vector<float> before = value();
+      step();
+      CHECK(value() == before);
+    }
+}
+
+TEST_CASE("optimizers: factors that no update can use are refused, and the old ones remain") {
+  JobConfig config = settings(1, Mode::kAsync);
+  Server server(config);
+  Worker worker(options(config));
+  const Variable v = worker.variable({.name = "v", .shape = {4}, .rate_scale = 2}, zero);
+  const Variable sum = worker.variable({.name = "sum", .shape = {4}, .rule = UpdateRule::kAdd}, zero);
+  const Variable ftrl = worker.variable({.name = "ftrl", .shape = {4}, .rule = UpdateRule::kFtrl}, zero);
+  for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    CHECK_THROWS_WITH_AS(worker.set_factors(v, bad, 1), doctest::Contains("must be at least 0"), Error);
+    CHECK_THROWS_WITH_AS(worker.set_factors(v, 1, bad), doctest::Contains("must be at least 0"), Error);
+  }
+  CHECK_THROWS_WITH_AS(worker.set_factors(sum, 1, 1), doctest::Contains("whose factors are fixed"), Error);
+  CHECK_THROWS_WITH_AS(worker.set_factors(ftrl, 1, 1), doctest::Contains("whose factors are fixed"), Error);
+  CHECK(JobView(config.job).variables()[0].rate_scale == 2.0F);
 }
 
 TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative number is refused") {

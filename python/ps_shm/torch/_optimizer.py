@@ -1,6 +1,5 @@
 """An optimizer for PyTorch models that pushes to a job in shared memory."""
 
-import math
 import os
 from collections.abc import Iterable, Iterator
 from typing import Any, Callable, Literal, Optional, TypeVar, Union
@@ -15,32 +14,10 @@ from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
 from ._model import Group, Places, TableParameter, floats, groups, is_on_gpu, own, parameters
-from ._settings import as_number, check_group, decay_of, default_rule, defaults, for_rule, group_of_torch, own_names, require_momentum
+from ._rates import Rates, take_defaults
+from ._settings import check_group, default_rule, defaults, for_rule, group_of_torch, own_names, require_momentum
 
 Loss = TypeVar("Loss")
-
-
-# What a job that is made here takes from the groups where its own settings do not say it.
-def _take_defaults(settings: dict[str, Any], groups: list[Group]) -> None:
-    rates = [group.lr for group in groups]
-    if settings.get("lr") is None and None not in rates:
-        settings["lr"] = rates[0]
-    decays = [group.weight_decay for group in groups if group.weight_decay]
-    if settings.get("weight_decay") is None and decays:
-        settings["weight_decay"] = max(decays)
-
-
-# What a group's setting is a multiple of the job's by.
-def _scale(name: str, of_group: Optional[float], said: dict[str, str]) -> float:
-    of_job = float(said[name])
-    if of_group is None or (name == "lr" and of_group == of_job):
-        return 1.0
-    if of_group == 0:
-        return 0.0
-    if of_group < 0 or of_job == 0:
-        of_torch = "lr" if name == "lr" else "weight_decay"
-        raise ValueError(f"params: a group has {of_torch}={of_group}, and the job {of_torch}={of_job}; give the job one above 0")
-    return of_group / of_job
 
 
 class Optimizer(Joined, torch.optim.Optimizer):
@@ -80,8 +57,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         prefix: precedes the names of the model's variables. Objects of one process with different prefixes train
             different models in one job, for example the two of a GAN, and share a worker.
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
-            group may have lr and weight_decay. They are fixed multiples of the job's (its l1, l2 and decoupled decay are
-            multiplied alike), so if a scheduler changes the rates, it must change all of them by the same factor.
+            group may have lr and weight_decay, and both may change at any time. They are multiples of the job's, which
+            each variable has (its l1, l2 and decoupled decay are multiplied alike).
         wire: the transfer dtype of a model on a GPU: with "bf16", gradients and the values of more than 2 MiB are rounded to
             bfloat16 on their way, with "bf16-push" only gradients. The job's values stay float32. Ignored on a CPU.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
@@ -140,7 +117,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
             settings.setdefault("optimizer", "add")
         if create:
             require_momentum(settings)
-            _take_defaults(settings, self._groups)
+            take_defaults(settings, self._groups)
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
@@ -152,29 +129,17 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._group = group
         self._join(restore)
         try:
-            # The keys that PyTorch users expect in param_groups, with the job's current values.
-            said = self.worker.settings
-            shown: dict[str, Any] = {"lr": self._known["lr"], "optimizer": said["optimizer"], "mode": said["mode"]}
-            if "momentum" in self._known:
-                shown["momentum"] = self._known["momentum"]
             # The gradients of their rows follow those of the last group, also where `params` has them not.
             named = {id(p) for _, p in self._trainable()}
             tables = [p for p in self._model.parameters() if isinstance(p, TableParameter) and id(p) not in named]
-            if "beta1" in self._known:
-                shown["betas"] = (self._known["beta1"], float(said["beta2"]))
             super().__init__(
                 [
-                    {
-                        "params": [*group.parameters.values(), *(tables if group is self._groups[-1] else [])],
-                        "lr": self._known["lr"] * scale,
-                        "weight_decay": float(said[self._decay]) * decay,
-                    }
-                    for group, scale, decay in zip(self._groups, self._rate_scales, self._decay_scales)
+                    {**own_settings, "params": [*group.parameters.values(), *(tables if group is self._groups[-1] else [])]}
+                    for group, own_settings in zip(self._groups, self._rates.of_groups())
                 ],
-                shown,
+                self._rates.of_job(),
             )
             self._is_made = True
-            self._decays = [group["weight_decay"] for group in self.param_groups]
             if isinstance(restore, dict):
                 if self._membership.is_serving:
                     self._check_groups(restore)
@@ -209,9 +174,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _declare(self) -> None:
         said = self.worker.settings
-        self._rate_scales = [_scale("lr", group.lr, said) for group in self._groups]
-        self._decay = decay_of(said["optimizer"])
-        self._decay_scales = [_scale(self._decay, group.weight_decay, said) for group in self._groups]
+        self._rates = Rates(self._membership, self._groups, self._prefix)
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         # Each chunk is copied as it is pushed, if that is at once, and if the local steps need no copy of their own.
@@ -221,10 +184,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
         self._gpu: Optional[Gpu] = None
         self._declare_parameters({**self._parameters, **parameters(self._model, True, self._only)})
+        self._rates.read(self._bundle)
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding in self._embeddings:
             embedding.attach(self.worker)
-        self._known = self._live()
         self._link()
         self.pull()
 
@@ -234,12 +197,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
         first = {self._prefix + name: floats(p) for name, p in found.items()}
         self._bundle: Bundle = self.worker.variables(
-            first, regularize=self._by_variable(self._decay_scales), lr_scale=self._by_variable(self._rate_scales)
+            first, regularize=self._rates.declared("decay"), lr_scale=self._rates.declared("rate")
         )
         self._places = Places(self._bundle)
-
-    def _by_variable(self, of_groups: list[float]) -> dict[str, float]:
-        return {self._prefix + name: value for group, value in zip(self._groups, of_groups) for name in group.parameters}
 
     # The link to the GPU has to be created after all variables have been declared.
     def _link(self) -> None:
@@ -268,9 +228,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if any(p.requires_grad for p in self._frozen):
             trained = {n: p for n, p in self._trainable() if n in self._parameters or p.requires_grad}
             self._declare_parameters({name: p for name, p in trained.items() if p.numel() != 0})
+            self._rates.give(self._bundle)
             self._link()
             self.pull()
-        self._follow_scheduler()
+        self._rates.follow(self.param_groups, self._bundle)
         for embedding in self._embeddings:
             embedding.push()
         if self._local is not None:
@@ -432,18 +393,11 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # A state of PyTorch has settings that this job may not have.
     def _check_groups(self, state_dict: dict[str, Any]) -> None:
         said = self.worker.settings
-        for kept, group in zip(state_dict["param_groups"], self.param_groups):
-            check_group(kept, group, said["optimizer"], said)
+        for kept in state_dict["param_groups"]:
+            check_group(kept, said["optimizer"], said)
 
     def _trainable(self) -> list[tuple[str, torch.nn.Parameter]]:
         return [of_group for group in self._groups for of_group in group.parameters.items()]
-
-    # The runtime settings that schedulers change.
-    def _live(self) -> dict[str, float]:
-        live = self.worker.live
-        has_beta = self.worker.settings["optimizer"] in ("adam", "adamw")
-        has_momentum = self.worker.settings["optimizer"] in ("momentum", "nesterov")
-        return {key: float(live[key]) for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
 
     def _require_groups(self, state_dict: dict[str, Any]) -> None:
         if "state" not in state_dict or "param_groups" not in state_dict:
@@ -457,33 +411,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # Takes over the values that schedulers store in the groups, and the learning rates, which a job of others has already.
     def _take_groups(self, state_dict: dict[str, Any], has_made_job: bool = True) -> None:
         self._require_groups(state_dict)
-        fixed = {"params", "weight_decay", "optimizer", "mode"} | (set() if has_made_job else {"lr", "momentum", "betas"})
+        fixed = {"params", "optimizer", "mode"} | (set() if has_made_job else {"lr", "momentum", "betas"})
         for group, kept in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in kept.items() if key not in fixed})
-
-    # The runtime settings that the groups ask for.
-    def _wanted(self) -> dict[str, float]:
-        wanted = {}
-        if [group["weight_decay"] for group in self.param_groups] != self._decays:
-            raise Error("the weight decay of a group of parameters is fixed from the start")
-        for key, known in self._known.items():
-            values = [as_number(group["betas"][0] if key == "beta1" else group[key]) for group in self.param_groups]
-            if key == "lr":
-                if any(value != 0 for value, scale in zip(values, self._rate_scales) if scale == 0):
-                    raise Error("a group that was made with lr=0 keeps it: freeze its parameters instead")
-                values = [value / scale for value, scale in zip(values, self._rate_scales) if scale != 0] or [known]
-            if not all(math.isclose(value, values[0], rel_tol=1e-6) for value in values):
-                raise Error(
-                    f"the groups of parameters differ in `{key}` by other factors than at the start; "
-                    + ("a scheduler must change all rates by the same factor" if key == "lr" else "it is the job's, for all groups")
-                )
-            wanted[key] = known if math.isclose(values[0], known, rel_tol=1e-12) else values[0]
-        return wanted
-
-    # A PyTorch scheduler changes the groups. The living worker of the lowest rank passes the new settings on.
-    def _follow_scheduler(self) -> None:
-        changed = {key: value for key, value in self._wanted().items() if value != self._known[key]}
-        if changed and self._membership.leads:
-            self.worker.set(**changed)
-            self.worker.refresh_optimizer()  # the step of this call is the first one with them, as with PyTorch
-            self._known.update(changed)

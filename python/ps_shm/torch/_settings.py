@@ -140,14 +140,16 @@ def group_of_torch(rule: str, said: dict[str, str]) -> dict[str, Any]:
     return group
 
 
-def check_group(kept: dict[str, Any], group: dict[str, Any], rule: str, said: dict[str, str]) -> None:
-    """Raises ValueError if a group of PyTorch's optimizer has another setting than the job, and the job cannot take it."""
+def check_group(kept: dict[str, Any], rule: str, said: dict[str, str]) -> None:
+    """Raises ValueError if a group of PyTorch's optimizer has a setting that the job cannot take over."""
     own_names({key: value for key, value in kept.items() if key in _REFUSED})
-    of_job = {**group_of_torch(rule, said), "weight_decay": group["weight_decay"]}
-    fixed = ("eps", "alpha", "initial_accumulator_value", "weight_decay", "nesterov")
+    of_job = group_of_torch(rule, said)
+    fixed = ("eps", "alpha", "initial_accumulator_value", "nesterov")
     pairs = [(name, kept[name], of_job[name]) for name in fixed if name in kept and name in of_job]
     if "betas" in kept and "betas" in of_job:
         pairs.append(("betas[1]", kept["betas"][1], of_job["betas"][1]))
+    if kept.get("weight_decay") and float(said[decay_of(rule)]) == 0:  # of which that of a group is a multiple
+        pairs.append(("weight_decay", kept["weight_decay"], 0.0))
     for name, there, here in pairs:
         if not math.isclose(as_number(there), here, rel_tol=1e-6):
             raise ValueError(f"the state has {name}={there}, and the job {here}: create the job with {name}={there}")

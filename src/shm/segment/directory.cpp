@@ -37,6 +37,15 @@ std::string shape_to_string(const std::uint64_t* extents, std::uint32_t axes) {
   return fmt::format("[{}]", fmt::join(extents, extents + axes, ", "));
 }
 
+void check_factors(std::string_view name, const Factors& factors) {
+  const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
+  if (!is_factor(factors.regularize) || !is_factor(factors.rate_scale))
+    throw Error(
+        fmt::format("variable '{}': the factors of its learning rate and weight decay must be at least 0, not {} "
+                    "and {}",
+                    name, factors.rate_scale, factors.regularize));
+}
+
 void check_spec(const VariableSpec& spec) {
   constexpr char kAllowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.:/-";
   if (spec.name.empty() || spec.name.size() > 127 || spec.name.find_first_not_of(kAllowed) != std::string::npos)
@@ -51,12 +60,7 @@ void check_spec(const VariableSpec& spec) {
     throw Error(fmt::format("variable '{}' has dtype {}, and only float32 and bfloat16 can be in-place; its layout must "
                             "be versioned",
                             spec.name, to_string(spec.dtype)));
-  const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
-  if (!is_factor(spec.regularize) || !is_factor(spec.rate_scale))
-    throw Error(
-        fmt::format("variable '{}': the factors of its learning rate and weight decay must be at least 0, not {} "
-                    "and {}",
-                    spec.name, spec.rate_scale, spec.regularize));
+  check_factors(spec.name, {.rate_scale = spec.rate_scale, .regularize = spec.regularize});
   if (spec.shape.size() > kMaxAxes)
     throw Error(fmt::format("variable '{}' has {} axes; the maximum is {}", spec.name, spec.shape.size(), kMaxAxes));
   std::uint64_t elements = 1;
@@ -69,10 +73,20 @@ void check_spec(const VariableSpec& spec) {
   }
 }
 
+void follow_factors(update::Settings& settings, const JobConfig& config, const Factors& factors) noexcept {
+  const update::Settings now = update::settings_of(config.optimizer, settings.rule, factors.regularize, settings.dtype,
+                                                   factors.rate_scale);
+  settings.rate_scale = now.rate_scale;
+  settings.l1 = now.l1;
+  settings.l2 = now.l2;
+  settings.weight_decay = now.weight_decay;
+}
+
 update::Settings settings_of(const JobConfig& config, const VariableShm& record) noexcept {
-  update::Settings settings = update::settings_of(
-      config.optimizer, static_cast<UpdateRule>(record.rule), std::bit_cast<float>(record.regularize),
-      array_dtype(record), std::bit_cast<float>(record.rate_scale));
+  const Factors factors = factors_of(record.factors.load_relaxed());
+  update::Settings settings =
+      update::settings_of(config.optimizer, static_cast<UpdateRule>(record.rule), factors.regularize,
+                          array_dtype(record), factors.rate_scale);
   if (static_cast<DType>(record.dtype) == DType::kBFloat16)
     settings.rounding = update::rounding_seed(config::seed_of(config), text_of(record.name));
   return settings;
@@ -257,6 +271,7 @@ struct Directory::Wanted {
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
     record.reserve.store_relaxed(0);
+    record.factors.store_relaxed(word_of({.rate_scale = spec.rate_scale, .regularize = spec.regularize}));
   }
 };
 

@@ -24,9 +24,11 @@
 // others again. A Directory is used by one thread.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ps_shm/variable_spec.hpp"
@@ -83,6 +85,26 @@ class Directory {
   mutable std::unique_ptr<Known> known_;  // made on first use
   mutable std::uint32_t covered_ = 0;     // number of records that the control segment's file is known to cover
 };
+
+// What the job's learning rate, and its l2, l1 and weight_decay, are multiplied by for a variable. They begin as its
+// specification has them, and a worker may change them: one store to the record of each part.
+struct Factors {
+  float rate_scale = 1.0F, regularize = 0.0F;
+};
+inline Factors factors_of(std::uint64_t word) noexcept {
+  return {.rate_scale = std::bit_cast<float>(static_cast<std::uint32_t>(word)),
+          .regularize = std::bit_cast<float>(static_cast<std::uint32_t>(word >> 32))};
+}
+inline std::uint64_t word_of(const Factors& factors) noexcept {
+  return std::uint64_t{std::bit_cast<std::uint32_t>(factors.regularize)} << 32 |
+         std::bit_cast<std::uint32_t>(factors.rate_scale);
+}
+
+// Throws Error if one is negative or not finite.
+void check_factors(std::string_view name, const Factors& factors);
+
+// Gives the settings other factors.
+void follow_factors(update::Settings& settings, const JobConfig& config, const Factors& factors) noexcept;
 
 // The settings of a variable's updates in a job with this configuration.
 update::Settings settings_of(const JobConfig& config, const VariableShm& record) noexcept;

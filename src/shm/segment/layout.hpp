@@ -105,7 +105,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 20;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 21;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -308,7 +308,7 @@ enum class WaitingFor : std::uint32_t {
 inline constexpr std::uint32_t kRowState = 2;  // each row's elements are followed by a float of state
 inline constexpr std::uint32_t kReserve = 4;   // one more buffer for each chunk of `base` (snapshot.C6)
 
-// A record of the directory. Immutable once the index names it, except for `init` and `reserve`.
+// A record of the directory. Immutable once the index names it, except for `init`, `reserve` and `factors`.
 struct alignas(kWriterLine) VariableShm {
   AtomicShm<std::uint32_t> claim;  // lock byte + 1 of the task that fills or has filled the record; 0: free
   std::uint32_t dtype, rule, layout, flags;
@@ -339,7 +339,8 @@ struct alignas(kWriterLine) VariableShm {
   std::uint32_t rate_scale, regularize;  // bits of the floats of VariableSpec
   AtomicShm<std::uint64_t> init;         // 0: not begun; make_init_claim: being initialised; kInitialised
   AtomicShm<std::uint64_t> reserve;      // versioned: number of the first buffer of its reserve; 0: none (snapshot.C6)
-  std::uint8_t pad1[120];
+  AtomicShm<std::uint64_t> factors;      // {regularize : 32, rate_scale : 32}, which are in force (directory.hpp)
+  std::uint8_t pad1[112];
 };
 // False for a scalar. A part of one row of one element has row counts, although it lies in its counter's word as a
 // scalar does.

@@ -163,6 +163,7 @@ struct LayoutFields<VariableShm> {
                                         PS_SHM_FIELD(regularize),
                                         PS_SHM_FIELD(init),
                                         PS_SHM_FIELD(reserve),
+                                        PS_SHM_FIELD(factors),
                                         PS_SHM_FIELD(pad1)};
 };
 

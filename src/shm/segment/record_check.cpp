@@ -112,8 +112,10 @@ class RecordCheck {
   }
 
   void check_factors() const {
-    for (const std::uint32_t bits : {record_.rate_scale, record_.regularize}) {
-      const auto factor = std::bit_cast<float>(bits);
+    const Factors now = factors_of(record_.factors.load_relaxed());
+    for (const float factor :
+         {std::bit_cast<float>(record_.rate_scale), std::bit_cast<float>(record_.regularize), now.rate_scale,
+          now.regularize}) {
       require(factor >= 0 && std::isfinite(factor), "a factor of its settings that is no non-negative number");
     }
   }
@@ -205,6 +207,7 @@ std::vector<CheckedRecord> copy_records(JobSegments& job) {
                 offsetof(VariableShm, init));                    // immutable since it was published
     copy->init.store_relaxed(shared.init.load_acquire());        // (directory.D6) words and values
     copy->reserve.store_relaxed(shared.reserve.load_acquire());  // (snapshot.C6) its record comes after this one
+    copy->factors.store_relaxed(shared.factors.load_relaxed());
     RecordCheck(job, *copy, checked).check();
     static_cast<void>(checked.occupied.add(*copy));  // true: shard and class were checked
     if (is_variable(*copy)) checked.parts[text_of(copy->name)].push_back(copy.get());
