@@ -20,7 +20,7 @@ from conftest import PATIENCE
 import ps_shm
 import ps_shm.torch
 from ps_shm.torch import _gpu, _model, _optimizer
-from test_torch import half_model, small_model, train
+from models import half_model, small_model, train
 
 
 class NotedLink:

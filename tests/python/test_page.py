@@ -1,7 +1,6 @@
 """The code blocks of docs/python.md form one program, those of docs/pytorch.md, of docs/data.md and of each section of
 docs/publication.md others, and they run."""
 import gc
-import os
 import pathlib
 import re
 

@@ -1,13 +1,16 @@
-"""Embeddings of a job beside torch.nn.Embedding: their weight, clipping, names, and what they refuse."""
+"""Embeddings of a job beside torch.nn.Embedding: their weight, rows, bags, clipping, names, and what they refuse."""
 import copy
 import pickle
+import weakref
 
 import numpy as np
 import pytest
 import torch
+import torch.utils.checkpoint
 
 import ps_shm
 import ps_shm.torch
+from models import Scaler, small_model
 
 
 def pair(job_name="t", rows=20, **settings):
@@ -181,3 +184,398 @@ def test_rows_begin_with_the_accumulator_of_fbgemm(job):
         (2 * embedding([3])).sum().backward()
         opt.step()
         assert torch.allclose(embedding.weight[3], torch.tensor(-0.25))  # the first step of Adagrad from 0
+
+
+def test_embeddings_train_the_rows_that_a_batch_names(job):
+    embedding = ps_shm.torch.Embedding("table", 1000, 4, rule="sgd", deviation=0.5)
+    model = torch.nn.Sequential(embedding, torch.nn.Flatten(), torch.nn.Linear(8, 1))
+    plain = torch.nn.Sequential(torch.nn.Embedding(1000, 4), torch.nn.Flatten(), torch.nn.Linear(8, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        table = embedding.variable
+        assert abs(table.pull().std() - 0.5) < 0.05
+        plain[0].weight.data = torch.from_numpy(table.pull())
+        plain[2].load_state_dict(model[2].state_dict())
+        ids = torch.tensor([[3, 999], [3, 5]])
+        embedding.prefetch(ids)
+        for m, optimizer in ((model, opt), (plain, torch.optim.SGD(plain.parameters(), lr=0.1))):
+            for _ in range(3):
+                optimizer.zero_grad()
+                m(ids).pow(2).sum().backward()
+                optimizer.step()
+        np.testing.assert_allclose(table.pull(), plain[0].weight.detach().numpy(), atol=1e-5)
+        with torch.no_grad():
+            assert not model[0](ids).requires_grad
+    with pytest.raises(ps_shm.Error, match="of no job yet"):
+        ps_shm.torch.Embedding("table", 10, 4)(ids)
+
+
+def test_rows_of_bfloat16_are_trained_saved_and_loaded(job, tmp_path):
+    def made(name, **more):
+        return ps_shm.torch.Embedding(name, 100, 6, rule="sgd", dtype=torch.bfloat16, padding_idx=0, **more)
+
+    with ps_shm.Server(job, lr=0.25), ps_shm.Worker(job) as worker:
+        half = made("half", worker=worker)
+        view = ps_shm.View(job)
+        assert [(v.name, v.dtype, v.layout) for v in view.variables()] == [("half", "bfloat16", "inplace")]
+        first = half.weight
+        assert first.dtype == torch.float32 and torch.equal(first, first.bfloat16().float()) and first[1:].abs().min() < 0.01
+        ids = torch.tensor([[3, 5], [3, 0]])
+        rows = half(ids)
+        assert torch.equal(rows, first[ids])
+        rows.sum().backward()
+        half.push()
+        moved = half.weight - first
+        assert (moved[3] + 0.5).abs().max() < 2**-7 and (moved[5] + 0.25).abs().max() < 2**-8
+        assert not moved[0].any() and not moved[6:].any()
+        half.variable.add_rows(torch.tensor([7]), torch.full((1, 6), 8.0))
+        half.variable.assign_rows(torch.tensor([8]), torch.full((1, 6), 1.01))
+        assert (half.weight[7] - 8).abs().max() < 0.1 and set(half.weight[8].tolist()) == {1.0078125}
+        saved = ps_shm.checkpoint.save(worker, tmp_path)
+        loaded = made("loaded")
+        loaded.load_state_dict(half.state_dict())
+        loaded.attach(worker)
+        assert torch.equal(loaded.weight, half.weight)
+        loaded.load_state_dict({"weight": first})
+        assert torch.equal(loaded.weight, first)
+        numbers = worker.variable("numbers", 1.01, shape=(3,), dtype="bfloat16", layout="inplace", rule="add")
+        assert numbers.pull(np.zeros(3, np.float32)).tolist() == [1.0078125] * 3
+        with pytest.raises(ps_shm.Error, match="a view is of float32"):
+            numbers.view()
+        expected = half.weight
+    with pytest.raises(ValueError, match="rows are of torch.float32 or torch.bfloat16, not torch.float16"):
+        ps_shm.torch.Embedding("wrong", 10, 2, dtype=torch.float16)
+    with ps_shm.Server(job + "-next", lr=0.25, restore=saved), ps_shm.Worker(job + "-next") as worker:
+        assert torch.equal(made("half", worker=worker).weight, expected)
+
+
+def test_zero_grad_drops_what_a_batch_gave_an_embedding(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, torch.nn.Linear(4, 1)), job, create=True, lr=0.1) as opt:
+        before = embedding.variable.pull()
+        embedding(torch.tensor([3])).sum().backward()
+        kept = embedding(torch.tensor([5])).sum()  # its gradient is computed only after zero_grad()
+        opt.zero_grad()
+        kept.backward()
+        opt.step()
+        changed = (embedding.variable.pull() != before).any(1)
+        assert changed.nonzero()[0].tolist() == [5]
+
+
+@pytest.mark.parametrize("way", ["sum of two tables", "two losses", "a parameter of the same shape", "a sum of rows"])
+def test_gradients_of_rows_share_no_memory_with_others(job, way):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = (ps_shm.torch.Embedding(name, 10, 4, rule="sgd") for name in "ab")
+            self.place = torch.nn.Parameter(torch.zeros(1, 4))
+
+    model, ids = Model(), torch.tensor([3])
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        before = model.a.weight[3]
+        if way == "sum of two tables":
+            ((model.a(ids) + model.b(ids)) * 8).sum().backward()
+            scaler = Scaler(8.0)
+            scaler.unscale_(opt)
+            expected = -1
+        elif way == "two losses":
+            rows = model.a(ids)
+            (rows * torch.ones(4)).sum().backward(retain_graph=True)
+            (rows * 10).sum().backward()
+            expected = -11
+        elif way == "a parameter of the same shape":
+            for factor in (1, 10):
+                ((model.a(ids) + model.place) * factor).sum().backward()
+            expected = -11
+        else:
+            (model.a(torch.tensor([3, 3])).sum(1) * 8).sum().backward()
+            Scaler(8.0).unscale_(opt)
+            expected = -2
+        opt.step()
+        assert torch.allclose(model.a.weight[3], before + expected)
+
+
+def change_in_place(rows):
+    rows += 1
+    rows.mul_(2)
+    rows[0, 0] = 0
+    return torch.nn.Dropout(0.5, inplace=True).eval()(rows)
+
+
+@pytest.mark.parametrize("change", [
+    change_in_place,
+    lambda rows: rows * torch.autograd.grad(rows.pow(3).sum(), rows, create_graph=True)[0],
+    lambda rows: torch.utils.checkpoint.checkpoint(torch.tanh, rows, use_reentrant=False),
+], ids=["in place", "by its gradient", "from a checkpoint"])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_are_used_as_those_of_an_embedding_of_torch(job, keyed, change):
+    ours = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed, deviation=1.0)
+    theirs, ids = torch.nn.Embedding(3, 4), torch.tensor([3, 9, 3])
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(ours, torch.nn.Linear(1, 1)), job, create=True, lr=0.5, optimizer="sgd") as opt:
+        theirs.weight.data = ours(torch.tensor([3, 9, 5])).detach()
+        plain = torch.optim.SGD(theirs.parameters(), lr=0.5)
+        for embedding, given, optimizer in ((ours, ids, opt), (theirs, torch.tensor([0, 1, 0]), plain)):
+            for _ in range(2):
+                optimizer.zero_grad()
+                change(embedding(given)).sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(ours(torch.tensor([3, 9, 5])), theirs(torch.arange(3)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_gradients_that_are_only_asked_for_train_no_row(job, keyed):
+    embedding = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed)
+    head, ids = torch.nn.Linear(4, 1), torch.tensor([3])
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, head), job, create=True, lr=1.0) as opt:
+        rows = embedding(ids)
+        before = rows.detach().clone()
+        (gradient,) = torch.autograd.grad(head(rows).sum(), rows)
+        assert torch.equal(gradient, head.weight)
+        torch.autograd.grad(head(embedding(ids)).sum(), head.weight)
+        opt.step()
+        assert torch.equal(embedding(ids), before)
+
+
+def test_an_embedding_is_frozen_by_itself_and_trains_in_eval(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        def trains():
+            before = embedding.weight
+            model(torch.tensor([3])).sum().backward()
+            opt.step()
+            return not torch.equal(embedding.weight, before)
+
+        assert trains()
+        assert not (embedding.requires_grad_(False), trains())[1]
+        assert (embedding.requires_grad_(), trains())[1]
+        assert (model.eval(), trains())[1]
+        model(torch.tensor([3])).sum().backward()
+        for p in opt.param_groups[0]["params"]:
+            p.grad = None
+        before = embedding.weight
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_a_table_is_not_begun_anew_without_a_word(job, keyed):
+    embedding = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed)
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        model(torch.tensor([3])).sum().backward()
+        opt.step()
+        kept = model.state_dict()
+        trained = embedding(torch.tensor([3]))
+    with pytest.raises(ps_shm.Error, match="its table went with the job"):
+        ps_shm.torch.Optimizer(model, job, create=True, lr=0.1)
+    model.load_state_dict(kept)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1):
+        assert torch.equal(embedding(torch.tensor([3])), trained)
+    with ps_shm.Server(job), ps_shm.torch.Optimizer(copy.deepcopy(small_model()), job):
+        model.load_state_dict(kept)
+        with ps_shm.torch.Optimizer(model, job, prefix="x."):
+            pass
+        with ps_shm.torch.Optimizer(model, job, prefix="y."):  # the job still has it
+            assert torch.equal(embedding(torch.tensor([3])), trained)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_default_type_of_pytorch_does_not_matter(job, dtype):
+    model = torch.nn.Sequential(ps_shm.torch.Embedding("table", 10, 4), torch.nn.Linear(4, 2))
+    model[1].weight = torch.nn.Parameter(torch.randn(4, 2).t())
+    half = torch.nn.Linear(4, 2).bfloat16()
+    torch.set_default_dtype(dtype)
+    try:
+        with ps_shm.torch.Optimizer(model, job, create=True) as opt:
+            model(torch.tensor([1])).sum().backward()
+            opt.step()
+        with ps_shm.torch.Optimizer(half, job, create=True):
+            pass
+        with ps_shm.torch.Elastic(torch.nn.Linear(4, 2, dtype=torch.float32), job, create=True, alpha=0.5) as elastic:
+            assert elastic.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_model_with_a_table_goes_on_from_a_checkpoint(job, tmp_path):
+    def one():
+        torch.manual_seed(1)
+        return torch.nn.Sequential(ps_shm.torch.Embedding("table", 100, 4), torch.nn.Flatten(), torch.nn.Linear(8, 1))
+
+    def steps(model, opt, count):
+        for _ in range(count):
+            opt.zero_grad()
+            model(torch.tensor([[3, 99], [3, 5]])).pow(2).sum().backward()
+            opt.step()
+
+    straight, model, other = one(), one(), one()
+    with ps_shm.torch.Optimizer(straight, job, create=True, lr=0.1) as opt:
+        steps(straight, opt, 8)
+        expected = straight[0].variable.pull()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        steps(model, opt, 4)
+        folder = ps_shm.checkpoint.save(opt.worker, tmp_path)
+    with ps_shm.torch.Optimizer(other, job, create=True, lr=0.1, restore=folder) as opt:
+        steps(other, opt, 4)
+        np.testing.assert_array_equal(other[0].variable.pull(), expected)
+
+
+def test_the_table_of_an_embedding_is_part_of_the_state_dict(job, tmp_path):
+    def one():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(ps_shm.torch.Embedding("table", 50, 4, rule="sgd"), torch.nn.Linear(4, 1))
+
+    model, other = one(), one()
+    first = model[0].weight
+    assert first.std() > 0 and torch.equal(model.state_dict()["0.weight"], first)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        model(torch.tensor([3, 4])).sum().backward()
+        opt.step()
+        torch.save(model.state_dict(), tmp_path / "model.pt")
+        trained = model[0].weight
+        np.testing.assert_array_equal(trained.numpy(), model[0].variable.pull())
+        assert (trained != first).any(1).nonzero().flatten().tolist() == [3, 4]
+    with pytest.raises(ps_shm.Error, match="has left"):
+        model.state_dict()  # the table has gone with the job
+    other.load_state_dict(torch.load(tmp_path / "model.pt"))
+    assert torch.equal(other[0].weight, trained)
+    with ps_shm.torch.Optimizer(other, job, create=True, lr=0.1):
+        assert torch.equal(other[0].weight, trained)
+        other.load_state_dict({**other.state_dict(), "0.weight": first})
+        assert torch.equal(other[0].weight, first)
+        with pytest.raises(RuntimeError, match="Missing key.*0.weight"):
+            other.load_state_dict({k: v for k, v in other.state_dict().items() if k != "0.weight"})
+        with pytest.raises(RuntimeError, match="size mismatch for 0.weight"):
+            other.load_state_dict({**other.state_dict(), "0.weight": torch.zeros(3, 4)})
+
+
+def test_rows_that_no_backward_pass_follows_are_not_kept(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4)
+    with ps_shm.Server(job), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        kept = weakref.ref(embedding(torch.tensor([1, 2])))
+        assert kept() is None
+        rows = embedding(torch.tensor([1, 2]))
+        rows.sum().backward()
+        kept = weakref.ref(rows)
+        del rows
+        embedding.drop()
+        assert kept() is None
+
+
+def test_an_id_below_zero_is_shown_as_it_was_given(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4)
+    with ps_shm.Server(job), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        for dtype in (torch.int64, torch.int32):
+            with pytest.raises(ps_shm.Error, match=r"id -1 \(number 1 of 2\) is out of range"):
+                embedding(torch.tensor([3, -1], dtype=dtype))
+        assert embedding(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 4)
+
+
+def test_the_padding_row_stays_zero(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd", padding_idx=0)
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        embedding.attach(worker)
+        before = embedding.weight
+        embedding(torch.tensor([[0, 5], [0, 0]])).sum().backward()
+        embedding.push()
+        assert not embedding.weight[0].any()
+        assert (embedding.weight != before).any(1).nonzero().flatten().tolist() == [5]
+        embedding(torch.tensor([0])).sum().backward()
+        embedding.push()
+
+
+def bag_pair(job_worker, mode, padding):
+    bag = ps_shm.torch.EmbeddingBag("bags", 20, 3, mode=mode, rule="sgd", deviation=1.0, padding_idx=padding, worker=job_worker)
+    plain = torch.nn.EmbeddingBag(20, 3, mode=mode, padding_idx=padding)
+    plain.weight.data = bag.weight
+    return bag, plain
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+@pytest.mark.parametrize("padding", [None, 0])
+def test_bags_are_those_of_torch(job, mode, padding):
+    with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
+        bag, plain = bag_pair(worker, mode, padding)
+        optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+        weights = {"per_sample_weights": torch.tensor([0.5, 2, 1, -1, 3, 1])} if mode == "sum" else {}
+        for arguments, more in (((torch.tensor([[3, 0, 3], [19, 7, 0]]),), {}),
+                                ((torch.tensor([3, 0, 3, 19, 7, 8]), torch.tensor([0, 2, 2])), weights)):  # one is empty
+            results = []
+            for module in (bag, plain):
+                optimizer.zero_grad()
+                results.append(module(*arguments, **more))
+                results[-1].pow(2).sum().backward()
+                bag.push() if module is bag else optimizer.step()
+            torch.testing.assert_close(*results)
+            torch.testing.assert_close(bag.weight, plain.weight.detach())
+        with pytest.raises(ValueError, match="choose sum, mean or max"):
+            ps_shm.torch.EmbeddingBag("bags", 20, 3, mode="median")
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_without_any_id_have_gradients(job, mode):
+    bag = ps_shm.torch.EmbeddingBag("bags", 10, 4, mode=mode)
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(bag, torch.nn.Linear(4, 1)), job, create=True, lr=1.0) as opt:
+        before, count = bag.weight, len(opt.param_groups[0]["params"])
+        bags = bag(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]))
+        bags.sum().backward()
+        assert not bags.any() and len(opt.param_groups[0]["params"]) == count
+        opt.step()
+        assert torch.equal(bag.weight, before)
+
+
+def test_bags_train_with_an_optimizer(job):
+    bag = ps_shm.torch.EmbeddingBag("bags", 20, 3, mode="sum", rule="sgd", include_last_offset=True)
+    model = torch.nn.Sequential(bag)
+    with ps_shm.torch.Optimizer(torch.nn.ModuleList([model, torch.nn.Linear(1, 1)]), job, create=True, lr=0.1) as opt:
+        before = bag.weight
+        bag(torch.tensor([4, 4, 5]), torch.tensor([0, 2, 3])).sum().backward()
+        opt.step()
+        moved = torch.zeros(20, 3)
+        moved[4], moved[5] = -0.2, -0.1
+        torch.testing.assert_close(bag.weight - before, moved)
+
+
+@pytest.mark.parametrize("unscales_first", [False, True])
+def test_a_grad_scaler_unscales_the_gradients_of_rows_too(job, unscales_first):
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0) if hasattr(torch.amp, "GradScaler") else Scaler(1024.0)
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1, bias=False))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        def step(factor):
+            opt.zero_grad()
+            scaler.scale((model(torch.tensor([3, 3])) * factor).sum()).backward()
+            if unscales_first:
+                scaler.unscale_(opt)
+            scaler.step(opt)
+            scaler.update()
+
+        before, weights = embedding.weight, model[1].weight.detach().clone()
+        step(1.0)
+        torch.testing.assert_close(embedding.weight[3], before[3] - 0.1 * 2 * weights[0])
+        assert len(opt.param_groups[0]["params"]) == 2  # the table, and the weight
+        before, steps = embedding.weight, opt.global_step
+        step(float("inf"))  # overflows: the step is skipped
+        assert torch.equal(embedding.weight, before) and opt.global_step == steps
+        opt.zero_grad()
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+
+
+def test_a_copy_of_an_embedding_shares_its_table_and_no_more(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    embedding.scale = torch.nn.Parameter(torch.ones(1))
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(embedding, torch.nn.Linear(4, 1)), job, create=True, lr=1.0) as opt:
+        made, called = copy.deepcopy(embedding), []
+        made.register_forward_hook(lambda *_: called.append(made))
+        embedding(torch.tensor([3]))
+        assert not called and made.scale is not embedding.scale and torch.equal(made.scale, embedding.scale)
+        before, count = made.weight, len(opt.param_groups[0]["params"])
+        made(torch.tensor([3])).sum().backward()
+        assert called == [made] and len(opt.param_groups[0]["params"]) == count
+        opt.step()
+        assert torch.equal(embedding.weight, before)
+        made.push()
+        assert torch.equal(embedding.weight[3], before[3] - 1)
