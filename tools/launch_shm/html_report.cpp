@@ -56,7 +56,7 @@ svg .bar { fill: var(--main); }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 @media (max-width: 45rem) { svg { min-width: 44rem; font-size: 14px; } }
 th, td { text-align: left; padding: .25rem .8rem .25rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; color: var(--dim); white-space: nowrap; } td:first-child code { white-space: nowrap; } td.n, th.n { text-align: right; }
+th { font-weight: 600; color: var(--dim); white-space: nowrap; } td:first-child code { white-space: nowrap; } td.n, th.n { text-align: right; white-space: nowrap; }
 code { font: 13px/1.5 ui-monospace, monospace; overflow-wrap: break-word; } summary { cursor: pointer; margin: .6rem 0; }
 )";
 
