@@ -60,7 +60,7 @@ def measure(options, model, beside):
         while steps() == 0 and time.monotonic() < end:
             time.sleep(0.05)
         if beside == "evaluator":
-            processes.append(start(OTHER, options.tools / "worker_shm", "--evaluate", "--job", job, "--every", "1ms",
+            processes.append(start(OTHER, options.tools / "worker_shm", "--evaluate", "--job", job, "--evaluate-every", "1ms",
                                    *MODELS[model]))
         if beside == "copier":
             size = sum(variable["bytes"] for variable in inspect(options, job, "vars")["variables"])

@@ -68,7 +68,7 @@ class Job:
     def count(self, workers, *settings):
         """A ps and workers that count, one step a millisecond."""
         server = self.start("ps_shm", "--workers", workers, *settings)
-        started = [self.start("worker_shm", "--model", "count", "--size", 10000, "--steps", 10**9, "--interval", "1ms",
+        started = [self.start("worker_shm", "--model", "count", "--count-size", 10000, "--steps", 10**9, "--count-interval", "1ms",
                               "--rank", rank, "--quiet") for rank in range(workers)]
         self.wait_training(workers)
         return server, started

@@ -66,8 +66,8 @@ class Checkpoints(ProcessTest):
         self.assertLess(abs(rest["steps_per_second"] * rest["seconds"] - 500), 1)
 
     def test_nothing_that_an_async_cut_has_is_lost_or_counted_twice(self):
-        count = "--model", "count", "--size", "3000", "--workers", "3"
-        self.launch(*count, "--steps", "20000", "--checkpoint-dir", self.folder, "--checkpoint-every", "1000steps", "--keep", "1000")
+        count = "--model", "count", "--count-size", "3000", "--workers", "3"
+        self.launch(*count, "--steps", "20000", "--checkpoint-dir", self.folder, "--checkpoint-every", "1000steps", "--keep-checkpoints", "1000")
         cuts = self.steps_there()
         self.assertEqual(cuts[-1], 60000)
         program = """
@@ -171,8 +171,8 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         launch = ["launch_shm", "--job", self.job, "--checkpoint-dir", self.folder]
         self.assert_fails(1, run(*launch, "--model", "softmax", "--steps", "90"), "belongs to another model",
                           "sm_w is float32 [128, 10] there and float32 [64, 10] here", "it has also hid_b, hid_w")
-        self.assert_fails(1, run(*launch, "--steps", "90", "--fresh"), "--fresh", "is not empty")
-        self.assert_fails(2, run("launch_shm", "--keep", "3"), "give --checkpoint-dir DIR")
+        self.assert_fails(1, run(*launch, "--steps", "90", "--fresh-start"), "--fresh-start", "is not empty")
+        self.assert_fails(2, run("launch_shm", "--keep-checkpoints", "3"), "give --checkpoint-dir DIR")
         self.assert_fails(2, run("worker_shm", "--job", self.job, "--checkpoint-dir", self.folder), "give it to ps_shm")
         facts = self.folder / "step-60/checkpoint.json"
         facts.write_text(facts.read_text().replace('"version": 1', '"version": 0'))
@@ -205,19 +205,19 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
 
     def test_the_newest_are_kept_and_the_best(self):
         self.launch("--workers", "1", "--mode", "sync", "--steps", "4000", "--delay", "all:0.2ms", "--checkpoint-dir", self.folder,
-                    "--checkpoint-every", "100steps", "--keep", "2", "--keep-best")
+                    "--checkpoint-every", "100steps", "--keep-checkpoints", "2", "--keep-best")
         steps = self.steps_there()
         self.assertEqual(steps[-1], 4000)
         self.assertIn(len(steps), (2, 3))
         best = min(self.losses(steps))
         self.launch("--workers", "1", "--mode", "sync", "--steps", "4400", "--lr", "10", "--checkpoint-dir", self.folder,
-                    "--checkpoint-every", "100steps", "--keep", "2", "--keep-best")
+                    "--checkpoint-every", "100steps", "--keep-checkpoints", "2", "--keep-best")
         # the best checkpoint is kept
         self.assertLessEqual(min(self.losses(self.steps_there())), best)
 
     def test_sync_mode_keeps_exactly_the_multiples_and_counts_those_that_it_misses(self):
         launch, gate = self.start_gated("--workers", "2", "--checkpoint-dir", self.folder, "--checkpoint-every", "100steps",
-                                        "--keep", "100", "--steps", "350", mode="sync")
+                                        "--keep-checkpoints", "100", "--steps", "350", mode="sync")
         # The first one is ordered before the workers may come to it.
         held = lambda: json.loads(run("inspect_shm", "show", "--job", self.job, "--json").out)["snapshot"]["held"]
         support.wait_training(self.job, 2)
@@ -239,7 +239,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
             with self.subTest(program[0]):
                 folder = self.folder / program[0]
                 code, _, err = run(*program, "--steps", "300", "--checkpoint-dir", folder, "--checkpoint-every", "1step",
-                                   "--keep", "1000")
+                                   "--keep-checkpoints", "1000")
                 self.assertEqual(code, 0, err)
                 kept = len(list(folder.glob("step-*")))
                 said = re.search(r"(\d+) of the checkpoints at every 1 steps w(as|ere) skipped", err)
@@ -368,7 +368,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         said.write_text(str(errno.EBUSY))  # a very slow disk
         ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--checkpoint-dir", self.folder, "--checkpoint-every",
                         "1h", env=environment)
-        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--size", "10000000", "--steps",
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--count-size", "10000000", "--steps",
                             "1000000000", "--quiet")
         support.wait_training(self.job, 1)
         ps.terminate()
@@ -387,7 +387,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
     def test_a_folder_that_cannot_be_synced_is_a_failure_and_nothing_older_goes(self):
         environment, said = self.failing_disk()
         said.unlink()
-        arguments = ["--checkpoint-dir", self.folder, "--checkpoint-every", "1h", "--keep", "1"]
+        arguments = ["--checkpoint-dir", self.folder, "--checkpoint-every", "1h", "--keep-checkpoints", "1"]
         self.assertEqual(run("worker_shm", "--standalone", "--steps", "40", *arguments, env=environment).code, 0)
         said.write_text(str(errno.EIO))
         code, _, err = run("worker_shm", "--standalone", "--steps", "60", *arguments, env=environment)

@@ -241,7 +241,7 @@ class Slurm(ProcessTest):
                      {"LOCAL_RANK": "-1", "RANK": "7"},  # one machine, as far as known
                      {"PMI_RANK": "8", "SLURM_NNODES": "3", "SLURM_STEP_NUM_NODES": "1"}]
         self.start_ps("--workers", len(launchers))
-        started = [self.start("worker_shm", "--job", self.job, "--model", "count", "--interval", "5ms", "--quiet", env=env)
+        started = [self.start("worker_shm", "--job", self.job, "--model", "count", "--count-interval", "5ms", "--quiet", env=env)
                    for env in launchers]
         ranks = wait_until(lambda: (r := {w["pid"]: w["rank"] for w in support.workers_of(self.job) or []
                                           if w["state"] == "alive"}) and len(r) == len(launchers) and r, "all have joined")

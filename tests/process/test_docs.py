@@ -289,7 +289,7 @@ class Mistakes(Blocks):
         self.assert_found("```sh no-test\ntools/run\n```\n", "wants a reason")
 
     def test_output_that_is_not_printed_fails(self):
-        page = """```sh beside="launch_shm --job output --model count --workers 1 --interval 1ms --steps 1000000"
+        page = """```sh beside="launch_shm --job output --model count --workers 1 --count-interval 1ms --steps 1000000"
 inspect_shm vars --job output
 ```
 ```output of="inspect_shm vars --job output"

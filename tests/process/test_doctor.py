@@ -348,7 +348,7 @@ class Machine(Doctor):
         cores = os.cpu_count()
         if cores > 16:
             self.skipTest("that would be many processes")
-        self.start("launch_shm", "--job", self.job, "--workers", cores + 1, "--model", "count", "--interval", "20ms",
+        self.start("launch_shm", "--job", self.job, "--workers", cores + 1, "--model", "count", "--count-interval", "20ms",
                    "--steps", "1000000")
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == cores + 1, "all have joined")
         said = f"{cores + 1} workers with {cores + 1} threads share {cores} cores"

@@ -179,8 +179,8 @@ class Jobs(ProcessTest):
 
     def test_a_variable_of_another_shape_is_refused(self):
         ps = self.start_ps("--workers", "2")
-        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "5")[0], 0)
-        self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", "6"),
+        self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--count-size", "5")[0], 0)
+        self.assert_fails(1, run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--count-size", "6"),
                           "shape", "[5]", "[6]")
         ps.send_signal(signal.SIGTERM)
         support.finish(ps)
@@ -196,7 +196,7 @@ class Jobs(ProcessTest):
     def test_a_taken_rank_is_refused(self):
         ps = self.start_ps("--workers", "2")
         worker = self.start("worker_shm", "--job", self.job, "--rank", "0", "--model", "count", "--steps", "1000",
-                            "--interval", "1s")
+                            "--count-interval", "1s")
         support.wait_until(lambda: support.workers_of(self.job), "worker 0 has joined")
         self.assert_fails(1, run("worker_shm", "--job", self.job, "--rank", "0", "--model", "count"), "rank 0", "taken")
         worker.send_signal(signal.SIGINT)
@@ -230,7 +230,7 @@ class Jobs(ProcessTest):
         status = os.statvfs("/dev/shm")
         elements = 2 * status.f_blocks * status.f_frsize // 4
         ps = self.start_ps("--workers", "2")
-        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", str(elements))
+        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--count-size", str(elements))
         self.assert_fails(1, result, "/dev/shm", "MiB")
         self.assertEqual(run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1")[0], 0)
         ps.send_signal(signal.SIGTERM)

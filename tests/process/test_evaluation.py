@@ -19,7 +19,7 @@ class Evaluation(ProcessTest):
                           *options)
 
     def evaluator(self, *options):
-        return self.start("worker_shm", "--evaluate", "--job", self.job, "--every", "20ms", *options)
+        return self.start("worker_shm", "--evaluate", "--job", self.job, "--evaluate-every", "20ms", *options)
 
     def evaluations(self, process, *read):
         code, out, err = support.finish(process)
@@ -154,7 +154,7 @@ class Evaluation(ProcessTest):
                               (["--publication", "a/b"], "a/b")):
             with self.subTest(says):
                 self.assert_fails(2, support.finish(self.evaluator(*options)), says)
-        self.assert_fails(2, run("worker_shm", "--job", self.job, "--every", "5s"), "--evaluate")
+        self.assert_fails(2, run("worker_shm", "--job", self.job, "--evaluate-every", "5s"), "--evaluate")
         self.assert_fails(2, run("launch_shm", "--model", "count", "--evaluate-every", "5s"), "count has no loss")
         worker.terminate()
         support.finish(worker)

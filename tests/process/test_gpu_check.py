@@ -133,7 +133,7 @@ class OnANewBox(support.ProcessTest):
         small = ("--model", "mlp", "--batch", 100, "--data", "synthetic:20x10x600", "--seed", 1, "--steps", 30)
         dense = [(*small, "--workers", workers, "--mode", mode, *way) for workers in (1, 3) for mode in ("async", "sync")
                  for way in ((), ("--no-stream-waits",), ("--wire", "bf16"))]
-        counts = [("--model", "count", "--size", 2 * 10 ** 5, "--threads", threads, "--steps", 40, *way) for threads in (1, 8)
+        counts = [("--model", "count", "--count-size", 2 * 10 ** 5, "--threads", threads, "--steps", 40, *way) for threads in (1, 8)
                   for way in ((), ("--optimizer", "adam"), ("--chunk-bytes", "1MiB"))]
         for options in dense + counts:
             with self.subTest(options):
@@ -158,7 +158,7 @@ class OnANewBox(support.ProcessTest):
 
     def test_a_sync_job_is_seen_to_go_on_after_a_death(self):
         self.start_ps("--workers", 2, "--mode", "sync")
-        count = ("--model", "count", "--size", 1000, "--steps", 10 ** 8, "--quiet")
+        count = ("--model", "count", "--count-size", 1000, "--steps", 10 ** 8, "--quiet")
         workers = [self.start("worker_shm", "--job", self.job, *count, "--device", "cpu") for _ in range(2)]
 
         def global_step():
@@ -205,7 +205,7 @@ class Spread(support.ProcessTest):
             smi.chmod(0o755)
             job = support.new_job()
             process = self.start("launch_shm", "--job", job, "--model", "count", "--steps", 10 ** 7,
-                                 "--interval", "10ms", "--device", devices, *(options or ("--workers", workers)),
+                                 "--count-interval", "10ms", "--device", devices, *(options or ("--workers", workers)),
                                  env={"PATH": f"{folder}:{os.environ['PATH']}", **environment})
             support.wait_until(lambda: len(support.workers_of(job) or []) >= workers, f"{workers} workers")
             code, out, _ = support.run("inspect_shm", "show", "--job", job, "--json")

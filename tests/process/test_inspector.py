@@ -14,7 +14,7 @@ class Inspector(ProcessTest):
     def setUp(self):
         super().setUp()
         self.ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
-        worker = ("worker_shm", "--job", self.job, "--model", "count", "--size", "5")
+        worker = ("worker_shm", "--job", self.job, "--model", "count", "--count-size", "5")
         self.assertEqual(run(*worker, "--steps", "3")[0], 0)
 
     def tearDown(self):
@@ -61,7 +61,7 @@ class Inspector(ProcessTest):
         job = f"{self.job}-parts"
         tasks = [self.start("ps_shm", "--job", job, "--ps-tasks", "2", "--task", task, "--placement", "partition",
                             "--workers", "2") for task in "01"]
-        self.assertEqual(run("worker_shm", "--job", job, "--model", "count", "--size", "5000", "--steps", "3")[0], 0)
+        self.assertEqual(run("worker_shm", "--job", job, "--model", "count", "--count-size", "5000", "--steps", "3")[0], 0)
         tasks[1].kill()
         tasks[1].communicate()
         first, second = json.loads(run("inspect_shm", "vars", "--placement", "--job", job, "--json").out)["placement"]

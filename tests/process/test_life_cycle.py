@@ -34,7 +34,7 @@ class StartAndEnd(ProcessTest):
             with self.subTest(options):
                 self.job = support.new_job()
                 launcher = self.start("launch_shm", "--job", self.job, "--workers", "3", "--model", "count", "--steps",
-                                      "1000", "--interval", "1s", *options, env={"PS_SHM_DEVICE": "auto"})
+                                      "1000", "--count-interval", "1s", *options, env={"PS_SHM_DEVICE": "auto"})
                 support.wait_until(lambda: len(support.workers_of(self.job) or []) == 3, "all have joined")
                 workers = sorted(support.workers_of(self.job), key=lambda worker: worker["rank"])
                 got = [(*words_after("--device", w["pid"]), *words_after("--wire", w["pid"])) for w in workers]
@@ -100,7 +100,7 @@ class StartAndEnd(ProcessTest):
 
     def test_a_worker_reports_the_value_of_a_count_every_two_seconds(self):
         ps = self.start("ps_shm", "--job", self.job)
-        code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "30", "--interval", "100ms")
+        code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "30", "--count-interval", "100ms")
         self.assertEqual(code, 0, err)
         self.assertRegex(out + err, r"after (\d+) adds \(\1 global steps\), var = \1")
         self.assertEqual(support.finish(ps)[0], 0)
@@ -114,7 +114,7 @@ class StartAndEnd(ProcessTest):
     def test_a_rank_among_all_machines_is_not_one_of_this_machine(self):
         self.start_ps("--workers", "2")
         for env in ({"RANK": "99", "WORLD_SIZE": "120", "LOCAL_WORLD_SIZE": "4"}, {"PMI_RANK": "99", "SLURM_NNODES": "3"}):
-            self.start("worker_shm", "--job", self.job, "--model", "count", "--interval", "5ms", "--quiet", env=env)
+            self.start("worker_shm", "--job", self.job, "--model", "count", "--count-interval", "5ms", "--quiet", env=env)
         support.wait_until(lambda: [w["rank"] for w in support.workers_of(self.job) or [] if w["state"] == "alive"] == [0, 1],
                            "both have joined, with free ranks")
         for env in ({"RANK": "999"}, {"LOCAL_RANK": "first"}):  # not read by a process that has no rank
@@ -126,7 +126,7 @@ class StartAndEnd(ProcessTest):
 
     def test_the_rank_comes_from_what_launchers_set(self):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "2")
-        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "100", "--interval", "1s",
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "100", "--count-interval", "1s",
                             env={"LOCAL_RANK": "1"})
         support.wait_until(lambda: support.workers_of(self.job), "the worker has joined")
         self.assertEqual([w["rank"] for w in support.workers_of(self.job)], [1])
@@ -204,7 +204,7 @@ class Interrupted(ProcessTest):
             exec "{support.TOOLS}/worker_shm" "$@"\n"""
         programs = support.programs_beside(first_works)
         launcher = self.start(self.enterContext(programs), "--job", self.job, "--model", "count", "--steps", "1000000",
-                              "--interval", "1s", "--restart-workers", "--workers", "2")
+                              "--count-interval", "1s", "--restart-workers", "--workers", "2")
         first = support.wait_until(lambda: [w["pid"] for w in support.workers_of(self.job) or [] if w["rank"] == 0],
                                    "worker 0 has joined")
         os.kill(first[0], signal.SIGSTOP)
@@ -241,7 +241,7 @@ class Interrupted(ProcessTest):
     def test_an_interrupted_worker_says_what_it_has_reached(self):
         for model, options, words in (("mlp", (), r"after [1-9]\d* training steps \([1-9]\d* global steps\)"),
                                       ("logistic", (), r"after [1-9]\d* training steps \([1-9]\d* global steps\)"),
-                                      ("count", ("--interval", "1ms", "--steps", "1000000"),
+                                      ("count", ("--count-interval", "1ms", "--steps", "1000000"),
                                        r"after [1-9]\d* adds in [\d.]+ m?s, var = [1-9]\d*")):
             with self.subTest(model):
                 self.job = support.new_job()

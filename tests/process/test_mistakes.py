@@ -184,8 +184,8 @@ class Ignored(ProcessTest):
                                 (["--optimizer", "adam", "--rho", "0.5"], "--rho: not used by optimizer adam"),
                                 (["--model", "count", "--data", "digits"], "--data: not used by model count"),
                                 (["--model", "count", "--batch", "3"], "--batch: not used by model count"),
-                                (["--size", "3"], "--size: for --model count only"),
-                                (["--interval", "1ms"], "--interval: for --model count only")):
+                                (["--count-size", "3"], "--count-size: for --model count only"),
+                                (["--count-interval", "1ms"], "--count-interval: for --model count only")):
             with self.subTest(arguments):
                 self.assert_fails(2, run("launch_shm", *arguments), said)
         self.assert_fails(2, run("ps_shm", "--job", self.job, "--momentum", "0.5"), "--momentum: not used by optimizer sgd")

@@ -146,7 +146,7 @@ class CountTest(ProcessTest):
 class Chunks(CountTest):
     """--chunk-bytes reaches the job from the command line or the environment, whichever program starts its ps."""
 
-    COUNT = ["--model", "count", "--size", "5000", "--steps", "20"]
+    COUNT = ["--model", "count", "--count-size", "5000", "--steps", "20"]
 
     def pieces(self):
         return inspect(self.job, "vars")["variables"][0]["parts"][0]
@@ -201,14 +201,14 @@ class OneElement(CountTest):
     def test_exact_adds_of_processes_are_all_there(self):
         for layout in ("inplace", "versioned"):
             with self.subTest(layout):
-                self.launch("--workers", "3", "--model", "count", "--size", "1", "--steps", "20000", "--layout", layout,
+                self.launch("--workers", "3", "--model", "count", "--count-size", "1", "--steps", "20000", "--layout", layout,
                             "--keep-segments")
                 self.assertEqual(self.values(), [60000.0])
                 self.assertEqual(inspect(self.job, "vars")["variables"][0]["updates"], 60000)
                 run("inspect_shm", "rm", "--job", self.job)
 
     def test_racy_adds_are_all_counted(self):
-        self.launch("--workers", "3", "--model", "count", "--size", "1", "--steps", "20000", "--layout", "inplace",
+        self.launch("--workers", "3", "--model", "count", "--count-size", "1", "--steps", "20000", "--layout", "inplace",
                     "--adds", "racy", "--keep-segments")
         self.assertLessEqual(self.values()[0], 60000)
         self.assertEqual(inspect(self.job, "vars")["variables"][0]["updates"], 60000)
@@ -341,7 +341,7 @@ class Elastic(ProcessTest):
             exec "{support.TOOLS}/worker_shm" "$@"\n"""
         gate = self.close_gate()
         launch = self.start(self.enterContext(support.programs_beside(slow)), "--job", self.job, "--workers", "1..2",
-                            "--model", "count", "--steps", "200", "--interval", "4ms", "--linger", "100ms",
+                            "--model", "count", "--steps", "200", "--count-interval", "4ms", "--linger", "100ms",
                             "--wait-job", "10000s", env=gate.env)
         wait_until(lambda: self.alive(), "worker 0 has joined")
         inspect(self.job, "set", "workers=2")

@@ -144,8 +144,8 @@ class Inspector(ProcessTest):
         ps = self.start_ps("--numa", "none", "--place", "a=0,b.c=0", "--chunk-bytes", "4KiB", "--workers", "2..5")
         shown = self.show()
         not_stored = {"job", "group", "task", "wait-job", "keep-segments", "adopt", "publish", "publish-every",
-                      "publish-averages", "publish-partial", "summary-dir", "summary-every", "checkpoint-dir", "checkpoint-every", "keep",
-                      "keep-best", "max-file-bytes", "fresh"}
+                      "publish-averages", "publish-partial", "summary-dir", "summary-every", "checkpoint-dir", "checkpoint-every", "keep-checkpoints",
+                      "keep-best", "max-file-bytes", "fresh-start"}
         names = {name_of(row) for row in rows() if "ps_shm" in row[3]} - not_stored
         key_of = lambda name: name.replace("-", "_") + ("_seconds" if name in ("linger", "step-timeout") else "")
         self.assertEqual(set(shown["settings"]), {key_of(name) for name in names} | {"elastic_min", "elastic_max", "restore", "first_step"})

@@ -197,8 +197,8 @@ class PublishedJobs(ProcessTest):
             with self.subTest(mode):
                 job = f"{self.job}-{mode}"
                 follower = self.follow(job)
-                code, _, err = run("launch_shm", "--job", job, "--mode", mode, "--model", "count", "--size", "5000",
-                                   "--workers", "2", "--steps", "2000", "--interval", "0.2ms", "--publish", job,
+                code, _, err = run("launch_shm", "--job", job, "--mode", mode, "--model", "count", "--count-size", "5000",
+                                   "--workers", "2", "--steps", "2000", "--count-interval", "0.2ms", "--publish", job,
                                    "--publish-every", "10steps")
                 self.assertEqual(code, 0, err)
                 out, err = follower.communicate(timeout=support.PATIENCE)
@@ -212,7 +212,7 @@ class PublishedJobs(ProcessTest):
     @support.measures_time
     def test_a_follower_reads_several_generations_of_a_job(self):
         follower = self.follow(self.job)
-        self.launch("--model", "count", "--size", "5000", "--workers", "2", "--steps", "2000", "--interval", "0.2ms",
+        self.launch("--model", "count", "--count-size", "5000", "--workers", "2", "--steps", "2000", "--count-interval", "0.2ms",
                     "--publish", self.job, "--publish-every", "10steps")
         out, err = follower.communicate(timeout=support.PATIENCE)
         self.assertEqual(follower.returncode, 0, err)

@@ -35,7 +35,7 @@ class Limits(ProcessTest):
         self.extra = 0
         self.ps = self.start_ps("--workers", "1", "--max-workers", "2", "--linger", "60")
         self.gate = self.close_gate()  # keeps it at work as long as the test takes
-        self.worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "200", "--interval",
+        self.worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "200", "--count-interval",
                                  "5ms", env=self.gate.env)
         support.wait_until(lambda: support.workers_of(self.job), "the worker has joined")
 
@@ -69,12 +69,12 @@ class Limits(ProcessTest):
     def test_too_small_a_limit_of_file_sizes_is_named(self):
         result = run("ps_shm", "--job", support.new_job(), preexec_fn=limited((resource.RLIMIT_FSIZE, 4096)))
         self.assert_fails(1, result, "ulimit -f")
-        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", 4 * MIB,
+        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--count-size", 4 * MIB,
                      preexec_fn=limited((resource.RLIMIT_FSIZE, MIB)))
         self.assert_fails(1, result, "shape")  # found before the job grows
 
     def test_a_full_worker_table_is_named(self):
-        second = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "1000", "--interval", "1s")
+        second = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", "1000", "--count-interval", "1s")
         support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "the second worker has joined")
         self.assert_fails(1, self.another(), "max-workers")
         second.send_signal(signal.SIGINT)
@@ -137,7 +137,7 @@ class Launches(ProcessTest):
         for size, elements in (("16k", 1), ("256k", 1), ("64m", 100 * MIB)):
             with self.subTest(size=size):
                 _, out, err = run("unshare", "-m", "sh", "-c", script, "sh", size, support.TOOLS / "launch_shm", "--job",
-                                  self.job, *self.COUNT, "--size", elements)
+                                  self.job, *self.COUNT, "--count-size", elements)
                 self.assertEqual(out, "1\n", err)
                 self.assertIn("/dev/shm", err)
 
@@ -242,7 +242,7 @@ class LostOutput(ProcessTest):
         try:
             ps = self.start("ps_shm", "--job", self.job, "--workers", "1", stdout=writing)
             for program, *arguments in (("worker_shm", "--job", self.job, "--model", "count", "--steps", "30",
-                                         "--interval", "50ms"),  # it reports once a second
+                                         "--count-interval", "50ms"),  # it reports once a second
                                         ("launch_shm", "--job", support.new_job(), "--workers", "1", *self.COUNT)):
                 with self.subTest(program):
                     code, _, err = run(program, *arguments, stdout=writing)
@@ -270,7 +270,7 @@ class LostOutput(ProcessTest):
 class Growth(ProcessTest):
     def test_a_variable_beyond_the_limit_of_file_sizes_is_an_error_and_no_signal(self):
         ps = self.start_ps("--workers", "3")
-        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--size", MIB,
+        result = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "1", "--count-size", MIB,
                      preexec_fn=limited((resource.RLIMIT_FSIZE, MIB)))
         self.assert_fails(1, result, "ulimit -f")
         code, out, err = run("worker_shm", "--job", self.job, "--model", "count", "--steps", "3")
@@ -281,7 +281,7 @@ class Growth(ProcessTest):
 
     def test_a_full_directory_is_named_and_the_job_goes_on(self):
         ps = self.start_ps("--workers", "3", "--placement", "partition", "--partitions", "16384")
-        count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--size", "16384")
+        count = ("worker_shm", "--job", self.job, "--model", "count", "--steps", "5", "--count-size", "16384")
         self.assertEqual(run(*count)[0], 0)  # one part per row, which fills the directory
         result = run("worker_shm", "--job", self.job, "--model", "softmax")
         self.assert_fails(1, result, "directory", "full", "16384", "use fewer parts")
@@ -307,7 +307,7 @@ class Growth(ProcessTest):
         def launch(size):
             process = subprocess.Popen(
                 [*unshare, str(support.TOOLS / "launch_shm"), "--job", self.job, "--model", "count", "--workers", "2",
-                 "--steps", "10", "--size", str(size)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                 "--steps", "10", "--count-size", str(size)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, env=support.environment())
             return support.finish(process)
         code, _, err = launch(100 * MIB)

@@ -40,7 +40,7 @@ class Results(Several):
 
     def test_no_update_is_lost(self):
         for mode in "async", "sync":
-            found = self.launch("--model", "count", "--mode", mode, "--size", 1000, "--steps", 200, "--workers", 5,
+            found = self.launch("--model", "count", "--mode", mode, "--count-size", 1000, "--steps", 200, "--workers", 5,
                                 "--workers-per-process", 3)
             steps = 200 * (5 if mode == "async" else 1)
             self.assertEqual((found["value_min"], found["value_max"]), (200 * 5, 200 * 5))
@@ -87,7 +87,7 @@ class Results(Several):
 class Processes(Several):
     def shown(self, *options, workers, **environment):
         """The groups of ranks that are one process, and the GPU that each of them sees."""
-        launch = self.start("launch_shm", "--job", self.job, "--model", "count", "--steps", 10**7, "--interval", "10ms",
+        launch = self.start("launch_shm", "--job", self.job, "--model", "count", "--steps", 10**7, "--count-interval", "10ms",
                             *options, env=environment)
         support.wait_until(lambda: len(self.pids()) == workers, f"{workers} workers")
         groups = {}
@@ -124,7 +124,7 @@ class Processes(Several):
 
     def test_a_launchers_variable_numbers_the_processes(self):
         ps = self.start_ps("--workers", 4)
-        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", 10**7, "--interval", "10ms",
+        worker = self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", 10**7, "--count-interval", "10ms",
                             "--workers-per-process", 2, env={"LOCAL_RANK": "1"})
         support.wait_until(lambda: len(self.pids()) == 2, "both have joined")
         self.assertEqual(self.pids(), {2: worker.pid, 3: worker.pid})
@@ -274,7 +274,7 @@ class OnSimulatedGpu(Results):
         self.assertEqual(["gpu" in worker for worker in json.loads(out)["per_worker"]], [True] * 3)
 
     def test_no_update_is_lost(self):
-        found = self.launch("--model", "count", "--size", 1000, "--steps", 50, "--workers", 3, "--workers-per-process", "auto")
+        found = self.launch("--model", "count", "--count-size", 1000, "--steps", 50, "--workers", 3, "--workers-per-process", "auto")
         self.assertEqual((found["value_min"], found["value_max"]), (150, 150))
 
     def test_sparse_models_train_with_their_data_shared_or_not_and_by_key(self):

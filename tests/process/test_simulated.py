@@ -34,7 +34,7 @@ class WithIt(support.ProcessTest):
             self.assertIn("simulated", json.dumps(found["per_worker"][0]))
 
     def test_no_update_is_lost(self):
-        found = self.launch("--model", "count", "--size", 10000, "--workers", 3, "--steps", 50, "--device",
+        found = self.launch("--model", "count", "--count-size", 10000, "--workers", 3, "--steps", 50, "--device",
                             "simulated,2:cpu")
         self.assertEqual((found["value_min"], found["value_max"]), (150, 150))
 

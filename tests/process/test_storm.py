@@ -51,7 +51,7 @@ class Seeded(ProcessTest):
 
 class Storm(Seeded):
     def start_worker(self, rank):
-        return self.start_quietly("worker_shm", "--job", self.job, "--model", "count", "--size", SIZE, "--steps",
+        return self.start_quietly("worker_shm", "--job", self.job, "--model", "count", "--count-size", SIZE, "--steps",
                                   10**9, "--rank", rank, "--quiet")
 
     def start_server(self, *arguments):

@@ -136,7 +136,7 @@ class Strangers(ProcessTest):
 
     def work_as(self, user, *arguments, groups=()):
         """Starts a worker with the count model, which runs until it is ended, and waits for its first step."""
-        worker = self.start_as(user, "worker_shm", "--model", "count", "--steps", 10**9, "--interval", "1ms", *arguments,
+        worker = self.start_as(user, "worker_shm", "--model", "count", "--steps", 10**9, "--count-interval", "1ms", *arguments,
                                groups=groups)
         support.wait_until(lambda: any(w["steps"] for w in support.workers_of(self.job) or []), "the worker works")
         return worker

@@ -27,7 +27,7 @@ def running_job(job):
 
 class Survival(ProcessTest):
     def start_counting(self, workers, *options, steps=10**9, interval="1ms", **how):
-        return [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", steps, "--interval", interval,
+        return [self.start("worker_shm", "--job", self.job, "--model", "count", "--steps", steps, "--count-interval", interval,
                            "--rank", rank, *options, **how) for rank in range(workers)]
 
     def steps_of(self, rank):
@@ -294,7 +294,7 @@ class StoppedPeers(Survival):
             with self.subTest(layout):
                 self.job = support.new_job()
                 ps = self.start_ps("--workers", "2", "--layout", layout)
-                workers = self.start_counting(2, "--size", "20000", interval="0")
+                workers = self.start_counting(2, "--count-size", "20000", interval="0")
                 self.wait_for_steps(1)
                 for _ in range(10):  # whatever the worker is doing at that moment
                     workers[0].send_signal(signal.SIGSTOP)
@@ -485,7 +485,7 @@ class Groups(Survival):
         inside = f"--groups={grp.getgrnam(GROUP).gr_gid}"
         ps = self.start_ps("--workers", "2", "--mode", "sync", "--group", GROUP)
         workers = [self.as_user(number, inside, "worker_shm", "--group", GROUP, "--model", "count", "--steps", 10**9,
-                                "--interval", "1ms")
+                                "--count-interval", "1ms")
                    for number in (65533, 65534)]
         self.wait_for_steps(0)
         for name in support.segments(self.job):

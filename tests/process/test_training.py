@@ -182,7 +182,7 @@ class Count(ProcessTest):
 
     def every_element(self, *more):
         steps = 2000 if support.SLOWNESS == 1 else 200
-        result = self.launch("--model", "count", "--workers", "4", "--size", "100000", "--steps", steps, *more)
+        result = self.launch("--model", "count", "--workers", "4", "--count-size", "100000", "--steps", steps, *more)
         self.assertEqual((result["value_min"], result["value_max"]), (4 * steps, 4 * steps))
 
     def test_every_element_of_a_versioned_vector_is_exact(self):

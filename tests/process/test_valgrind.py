@@ -31,7 +31,7 @@ class Valgrind(ProcessTest):
         for mode in ("async", "sync"):
             with self.subTest(mode):
                 ps = self.check("ps_shm", "--job", self.job, "--workers", "2", "--mode", mode)
-                workers = [self.check("worker_shm", "--job", self.job, "--model", "count", "--steps", "20", "--size",
+                workers = [self.check("worker_shm", "--job", self.job, "--model", "count", "--steps", "20", "--count-size",
                                       "5000") for _ in range(2)]
                 for worker in workers:
                     self.assert_clean(worker)
@@ -40,7 +40,7 @@ class Valgrind(ProcessTest):
 
     def test_an_interrupted_job_and_its_inspector(self):
         ps = self.check("ps_shm", "--job", self.job, "--workers", "1")
-        worker = self.check("worker_shm", "--job", self.job, "--model", "count", "--steps", "1000000", "--interval", "5ms")
+        worker = self.check("worker_shm", "--job", self.job, "--model", "count", "--steps", "1000000", "--count-interval", "5ms")
         support.wait_until(lambda: sum(w["steps"] for w in support.workers_of(self.job) or []) > 5, "it counts", PATIENCE)
         for command in ("ls", "show", "vars", "workers", "events", "dump", "doctor"):
             self.assert_clean(self.check("inspect_shm", command, "--job", self.job) if command != "ls" else

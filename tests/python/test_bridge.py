@@ -736,7 +736,7 @@ def launches(job, tmp_path):
     started = [
         subprocess.Popen(
             [TOOLS / "launch_shm", "--job", f"{job}-{box}", "--workers", "1", "--mode", "async", "--model", "count", "--steps",
-             "1000000000", "--interval", "1ms",
+             "1000000000", "--count-interval", "1ms",
              "--bridge", f"{meet}/2 --box {box} --every 50 --seconds 1 --report {tmp_path / f'report.{box}'}"],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
         for box in range(2)

@@ -161,7 +161,7 @@ void check_checkpoint(const CheckpointSettings& settings) {
   CheckpointSettings without = CheckpointSettings();
   without.dir = settings.dir;
   if (settings.dir.empty() && !(settings == without))
-    throw Error("--checkpoint-every, --keep, --keep-best, --max-file-bytes, --fresh: give --checkpoint-dir DIR");
+    throw Error("--checkpoint-every, --keep-checkpoints, --keep-best, --max-file-bytes, --fresh-start: give --checkpoint-dir DIR");
 }
 
 void check_summary(const SummarySettings& settings) {
@@ -172,7 +172,7 @@ void check_summary(const SummarySettings& settings) {
 // An evaluator does not join a job: it reads what the ps publishes.
 void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
   if (!settings.evaluate) {
-    for (const char* option : {"every", "publication"})
+    for (const char* option : {"evaluate-every", "publication"})
       if (line.was_given(option)) throw Error(fmt::format("--{}: requires --evaluate", option));
     return;
   }

@@ -68,7 +68,7 @@ std::string options_page() {
       "the start only.\n"
       "{}\n",
       forms);
-  std::string anchored;  // the name of the line before: an anchor leads to the first line of a name
+  std::set<std::string> anchored;  // an anchor leads to the first line of a name
   for (const config::Group group : config::kGroups) {
     page += fmt::format(
         "\n## {}\n\n| option | variable | default | programs | live | meaning |\n"
@@ -78,10 +78,9 @@ std::string options_page() {
       if (line.group != group) continue;
       const std::string option = option_of(line.name);
       page += fmt::format("| `{}{}{}`{} | `{}` | {} | {} | {} | {} |\n", option, line.form.empty() ? "" : " ",
-                          cell(line.form), line.name == anchored ? "" : fmt::format("<a id=\"{}\"></a>", option),
+                          cell(line.form), anchored.insert(line.name).second ? fmt::format("<a id=\"{}\"></a>", option) : "",
                           variable_of(line.name), cell(line.otherwise), line.programs, line.is_live ? "yes" : "",
                           cell(line.meaning));
-      anchored = line.name;
     }
   }
   return page;

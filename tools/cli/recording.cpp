@@ -41,10 +41,10 @@ constexpr std::array kNotOfJob = {"record",
                                   "summary-every",
                                   "checkpoint-dir",
                                   "checkpoint-every",
-                                  "keep",
+                                  "keep-checkpoints",
                                   "keep-best",
                                   "max-file-bytes",
-                                  "fresh"};
+                                  "fresh-start"};
 
 bool is_of_job(std::string_view name) {
   return std::find(kOfReplay.begin(), kOfReplay.end(), name) == kOfReplay.end() &&

@@ -18,7 +18,7 @@
 namespace ps_shm::tools {
 namespace {
 
-constexpr std::string_view kOfCount[] = {"size", "interval"};
+constexpr std::string_view kOfCount[] = {"count-size", "count-interval"};
 // What a model that does not learn has no use for, and why.
 constexpr std::pair<const char*, const char*> kNeedLearning[] = {
     {"standalone", "needs a ps"},

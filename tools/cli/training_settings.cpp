@@ -125,8 +125,8 @@ const config::Settings<TrainingSettings>& training_settings() {
          "local SGD: number of steps on a worker's local copy before it pushes the difference", {.unit = "steps"}},
         {"local-lr", amount(&T::local_learning_rate), kOptimizer, kBoth, "local SGD: learning rate of the local steps",
          {.otherwise = "--lr with optimizer add, otherwise 0.1"}},
-        {"size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
-        {"interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},
+        {"count-size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
+        {"count-interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},
         {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kWarn, "warn"}, {OnNan::kStop, "stop"},
          {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
          "action on a loss that is not finite: warn once and push, stop this worker, skip the gradient, or skip it and "

@@ -18,7 +18,7 @@ std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
   const std::filesystem::directory_iterator entry(settings.dir, error);
   if (!error && entry != std::filesystem::directory_iterator())
     throw Error(
-        fmt::format("--fresh: {} is not empty; choose another folder, or leave --fresh out to resume from "
+        fmt::format("--fresh-start: {} is not empty; choose another folder, or leave --fresh-start out to resume from "
                     "its checkpoint",
                     settings.dir));
   return std::nullopt;

@@ -16,7 +16,7 @@
 namespace ps_shm::tools {
 
 // The newest complete checkpoint; `log` reports incomplete ones. None: the run starts from scratch. Throws Error
-// if there are checkpoints but none is complete, or with --fresh if the folder is not empty.
+// if there are checkpoints but none is complete, or with --fresh-start if the folder is not empty.
 std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
                                          const std::function<void(const std::string&)>& log);
 

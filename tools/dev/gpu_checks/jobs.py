@@ -162,7 +162,7 @@ def count(report, tools, quick):
     ways.append(("one process", "versioned", "sum of three GPU workers of one process", ONE_PROCESS, 3))
     for key, layout, name, place, most in ways:
         with case(report, name):
-            run = launch(tools, "--model", "count", "--size", 1000000, "--workers", workers, "--steps", steps,
+            run = launch(tools, "--model", "count", "--count-size", 1000000, "--workers", workers, "--steps", steps,
                          "--layout", layout, *place)
             on_gpu = sum("gpu" in worker for worker in run["per_worker"])
             expected = float(steps * workers)

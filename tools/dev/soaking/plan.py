@@ -59,8 +59,8 @@ def job_options(drawn, rng, has_simulated):
     options += ["--threads", threads]
     lasts = SECONDS if drawn.trouble != "none" else 0.3
     if model == "count":
-        options += ["--model", "count", "--size", rng.choice([1, 2, 17, 1000, 50_000, 300_000])]
-        options += ["--steps", int(lasts * 250), "--interval", "3ms"]
+        options += ["--model", "count", "--count-size", rng.choice([1, 2, 17, 1000, 50_000, 300_000])]
+        options += ["--steps", int(lasts * 250), "--count-interval", "3ms"]
     else:
         delay, rate = rng.choice([("1ms", 600), ("2ms", 400), ("3ms@0.5", 450)])  # steps a second, about
         options += ["--optimizer", rng.choice(RULES), "--delay", f"all:{delay}"]

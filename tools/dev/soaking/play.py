@@ -13,7 +13,7 @@ import time
 SHM = pathlib.Path("/dev/shm")
 PATIENCE = 180 * float(os.environ.get("PS_SHM_TEST_PATIENCE", "1"))  # seconds until what has not ended hangs
 SHM_BYTES, DISK_BYTES = 512 << 20, 64 << 20
-WORKERS_OPTIONS = ("--model", "--data", "--size", "--steps", "--batch", "--interval", "--delay", "--max-rows", "--evict",
+WORKERS_OPTIONS = ("--model", "--data", "--count-size", "--steps", "--batch", "--count-interval", "--delay", "--max-rows", "--evict",
                    "--admit-after", "--dtype")
 ENDS = (0, 1, 130, -signal.SIGTERM)  # the last: it was asked to leave before it had begun to listen
 READERS = (["ls"], ["show"], ["vars"], ["workers"], ["events"], ["dump"], ["stats"], ["doctor"], ["metrics"])
