@@ -32,9 +32,10 @@ void InplaceState::set_values(std::span<const float> given, float learning_rate,
     if (is_hashed && !slots[slot].empty() && !is_of_rows) slots[slot] = in_parts(slots[slot]);
   }
   // The block counters are zero: the memory is new, and nobody has pushed.
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
-    const std::uint64_t from = part.piece_begin(block);
-    part.inplace->for_rows(block, [&](std::byte* to, std::uint64_t begin, std::uint64_t count) {
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    const VariablePart& part = piece.part;
+    const std::uint64_t from = piece.values_from();
+    part.inplace->for_rows(piece.chunk, [&](std::byte* to, std::uint64_t begin, std::uint64_t count) {
       if (is_bfloat16_)
         update::initialise_elements(settings, learning_rate, values.data() + from + begin,
                                     reinterpret_cast<shm::BFloat16Bits*>(to), count);
@@ -76,12 +77,12 @@ std::uint64_t InplaceState::pull(std::span<float> out, std::uint64_t array, floa
   return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     if (is_hashed) by_parts_.resize(elements);
     float* const to = is_hashed ? by_parts_.data() : out.data();
-    const std::uint64_t retries =
-        for_pulled(threads, [&](VariablePart& part, std::uint64_t block, std::uint64_t index, std::uint64_t&) {
-          const std::uint64_t version =
-              part.inplace->pull_block(block, to + part.begin + part.inplace->block_begin(block), value_of);
-          if (array == 0) pulled[index] = version;
-        });
+    const std::uint64_t retries = for_pulled(threads, [&](Piece piece, std::uint64_t&) {
+      const shm::InplaceVariable& blocks = *piece.part.inplace;
+      const std::uint64_t version =
+          blocks.pull_block(piece.chunk, to + piece.part.begin + blocks.block_begin(piece.chunk), value_of);
+      if (array == 0) pulled[piece.index()] = version;
+    });
     if (is_hashed) shm::order_by_rows(by_parts_, out, parts.front().record);
     return retries;
   });
@@ -89,8 +90,8 @@ std::uint64_t InplaceState::pull(std::span<float> out, std::uint64_t array, floa
 
 bool InplaceState::is_as_pulled() noexcept {
   bool is_same = true;
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t index) {
-    is_same = is_same && part.inplace->pushes(block) == pulled[index];  // (inplace.P3)
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    is_same = is_same && piece.part.inplace->pushes(piece.chunk) == pulled[piece.index()];  // (inplace.P3)
   });
   return is_same;
 }
@@ -99,8 +100,8 @@ std::uint64_t InplaceState::pull_changed(std::span<float> out, std::vector<std::
                                          std::uint64_t& retries) {
   return copy_changed(
       out, since, threads, retries,
-      [](const VariablePart& part, std::uint64_t block) { return part.inplace->pushes(block); },  // (inplace.P3)
-      [](VariablePart& part, std::uint64_t, float* to, std::uint64_t&) { return part.inplace->pull_scalar(*to); });
+      [](Piece piece) { return piece.part.inplace->pushes(piece.chunk); },  // (inplace.P3)
+      [](Piece piece, float* to, std::uint64_t&) { return piece.part.inplace->pull_scalar(*to); });
 }
 
 GradientInput InplaceState::by_parts(const GradientInput& given) {
@@ -112,42 +113,42 @@ GradientInput InplaceState::by_parts(const GradientInput& given) {
 
 // Returns how many updates the block had had before this one. Not inlined: otherwise a push of a scalar would have to save
 // the registers that it uses.
-[[gnu::noinline]] std::uint64_t InplaceState::push_block(VariablePart& part, std::uint64_t block, std::uint64_t index,
-                                                         const float* gradient, const PushContext& context) noexcept {
-  const float rate = is_sum ? 0.0F : rate_at(part.inplace->pushes(block), index, part.inplace->pushes_mask(), context);
+[[gnu::noinline]] std::uint64_t InplaceState::push_block(Piece piece, const float* gradient,
+                                                         const PushContext& context) noexcept {
+  shm::InplaceVariable& blocks = *piece.part.inplace;
+  const std::uint64_t block = piece.chunk;
+  const float rate = is_sum ? 0.0F : rate_at(blocks.pushes(block), piece.index(), blocks.pushes_mask(), context);
   return update::with_element_update(settings, rate, context.scale, [&](const auto& update) {
-    if (is_bfloat16_)
-      return part.inplace->push_block(block, gradient, context.adds, update, rounded(part, block));
-    return part.inplace->push_block(block, gradient, context.adds, update);
+    if (is_bfloat16_) return blocks.push_block(block, gradient, context.adds, update, rounded(piece));
+    return blocks.push_block(block, gradient, context.adds, update);
   });
 }
 
 // What a push of bfloat16 updates (inplace.P7). Its own count is in that of the block, so it is another one at each push.
-InplaceState::Rounded InplaceState::rounded(const VariablePart& part, std::uint64_t block) const noexcept {
-  const std::uint64_t first = part.begin + part.inplace->block_begin(block);
-  return {shm::rounding_of_block(settings.rounding, first, rank_, part.inplace->pushes(block)),
-          part.inplace->record()};
+InplaceState::Rounded InplaceState::rounded(Piece piece) const noexcept {
+  const shm::InplaceVariable& blocks = *piece.part.inplace;
+  const std::uint64_t first = piece.part.begin + blocks.block_begin(piece.chunk);
+  return {shm::rounding_of_block(settings.rounding, first, rank_, blocks.pushes(piece.chunk)), blocks.record()};
 }
 
-std::uint64_t InplaceState::change_block(update::Change how, VariablePart& part, std::uint64_t block,
-                                         const float* values, const PushContext& context) noexcept {
+std::uint64_t InplaceState::change_block(update::Change how, Piece piece, const float* values,
+                                         const PushContext& context) noexcept {
+  shm::InplaceVariable& blocks = *piece.part.inplace;
   return update::with_element_change(settings, how, context.learning_rate, [&](const auto& change) {
-    if (!is_bfloat16_) return part.inplace->push_block(block, values, Adds::kExact, change);
+    if (!is_bfloat16_) return blocks.push_block(piece.chunk, values, Adds::kExact, change);
     if (how == update::Change::kAdd)
-      return part.inplace->push_block(block, values, Adds::kExact, change, rounded(part, block));
+      return blocks.push_block(piece.chunk, values, Adds::kExact, change, rounded(piece));
     const auto to_nearest = [](std::byte* place, std::uint64_t) {
       return shm::BFloat16Row<shm::RoundToNearest>{place, {}};
     };
-    return part.inplace->push_block(block, values, Adds::kExact, change, to_nearest);
+    return blocks.push_block(piece.chunk, values, Adds::kExact, change, to_nearest);
   });
 }
 
 std::uint64_t InplaceState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
-  return for_pushed(
-      by_parts(gradient), threads,
-      [&](VariablePart& part, std::uint64_t block, std::uint64_t index, const float* g, std::uint32_t, std::uint64_t&) {
-        note_push(push_block(part, block, index, g, context), index, part.inplace->pushes_mask());
-      });
+  return for_pushed(by_parts(gradient), threads, [&](Piece piece, const float* g, std::uint32_t, std::uint64_t&) {
+    note_push(push_block(piece, g, context), piece.index(), piece.part.inplace->pushes_mask());
+  });
 }
 
 void InplaceState::push_scalar(float gradient, const PushContext& context) noexcept {
@@ -156,38 +157,36 @@ void InplaceState::push_scalar(float gradient, const PushContext& context) noexc
   if (is_sum && is_scalar)  // counters that all workers update all the time
     return note_push(part.inplace->push_scalar(gradient, context.adds, add), 0,
                      shm::InplaceVariable::kScalarPushesMask);
-  note_push(push_block(part, 0, 0, &gradient, context), 0, part.inplace->pushes_mask());
+  note_push(push_block({part, 0}, &gradient, context), 0, part.inplace->pushes_mask());
 }
 
 std::uint64_t InplaceState::change(update::Change how, std::span<const float> values, const PushContext& context,
                                    Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
-  return for_pushed(by_parts(values), threads,
-                    [&](VariablePart& part, std::uint64_t block, std::uint64_t index, const float* given, std::uint32_t,
-                        std::uint64_t&) {
-                      const std::uint64_t mask = part.inplace->pushes_mask();
-                      const std::uint64_t before = change_block(how, part, block, given, context);
-                      note_push(before, index, mask);
-                      if (versions != nullptr) (*versions)[index] = (before + 1) & mask;
-                    });
+  return for_pushed(by_parts(values), threads, [&](Piece piece, const float* given, std::uint32_t, std::uint64_t&) {
+    const std::uint64_t mask = piece.part.inplace->pushes_mask();
+    const std::uint64_t before = change_block(how, piece, given, context);
+    note_push(before, piece.index(), mask);
+    if (versions != nullptr) (*versions)[piece.index()] = (before + 1) & mask;
+  });
 }
 
 std::uint64_t InplaceState::change_once(const ChangeOnce& change, const PushContext& context, Threads&, std::uint64_t,
                                         shm::GuestBlocks& blocks) {
   std::uint64_t in_doubt = 0;
   std::span<const float> given = by_parts(change.values).whole();
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t) {
+  for_pieces(0, pieces, 0, [&](Piece piece) {
     const auto found = blocks.begin();
     if (found == shm::GuestBlocks::Block::kDone) return;
     if (found == shm::GuestBlocks::Block::kInDoubt && change.how == update::Change::kAdd) {  // an assign is made again
-      in_doubt += part.piece_size(block);
+      in_doubt += piece.values_count();
       if (!change.in_doubt.empty()) {
-        change_block(update::Change::kAssign, part, block,
-                     by_parts(change.in_doubt).whole().data() + part.piece_begin(block), context);
+        change_block(update::Change::kAssign, piece, by_parts(change.in_doubt).whole().data() + piece.values_from(),
+                     context);
         given = by_parts(change.values).whole();
       }
     } else {
-      change_block(change.how, part, block, given.data() + part.piece_begin(block), context);
+      change_block(change.how, piece, given.data() + piece.values_from(), context);
     }
     blocks.end();
   });
@@ -195,8 +194,8 @@ std::uint64_t InplaceState::change_once(const ChangeOnce& change, const PushCont
 }
 
 void InplaceState::count_push() noexcept {
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t block, std::uint64_t index) {
-    note_push(part.inplace->count_push(block), index, part.inplace->pushes_mask());
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    note_push(piece.part.inplace->count_push(piece.chunk), piece.index(), piece.part.inplace->pushes_mask());
   });
 }
 

@@ -34,10 +34,8 @@ struct PS_SHM_HIDDEN InplaceState final : VariableState {
                  const std::vector<std::vector<float>>& slots, std::byte* to) const;
   // The values of a hashed variable, reordered by parts, and those of another one as they are. Valid until the next call.
   GradientInput by_parts(const GradientInput& given);
-  std::uint64_t push_block(VariablePart& part, std::uint64_t block, std::uint64_t index, const float* gradient,
-                           const PushContext& context) noexcept;
-  std::uint64_t change_block(update::Change how, VariablePart& part, std::uint64_t block, const float* values,
-                             const PushContext& context) noexcept;
+  std::uint64_t push_block(Piece piece, const float* gradient, const PushContext& context) noexcept;
+  std::uint64_t change_block(update::Change how, Piece piece, const float* values, const PushContext& context) noexcept;
 
   struct Rounded {
     shm::RoundStochastically rounding;
@@ -46,7 +44,7 @@ struct PS_SHM_HIDDEN InplaceState final : VariableState {
       return {place, {rounding.key, begin * record}};
     }
   };
-  Rounded rounded(const VariablePart& part, std::uint64_t block) const noexcept;
+  Rounded rounded(Piece piece) const noexcept;
 
   bool is_bfloat16_ = false;
   std::uint32_t rank_ = 0;

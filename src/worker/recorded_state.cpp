@@ -12,12 +12,13 @@ std::uint32_t RecordedState::check_of(std::span<const float> numbers, update::Ch
 std::uint64_t RecordedState::pull(std::span<float> out, std::uint64_t array, float, Threads&) {
   std::uint64_t retries = 0;
   recording_.begin_pull(number_);
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
-    recording_.before_pull(*part.versioned, chunk);
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    shm::VersionedVariable& chunks = *piece.part.versioned;
+    recording_.before_pull(chunks, piece.chunk);
     const std::uint64_t version =
-        part.versioned->pull_chunk(chunk, out.data() + part.array_begin(chunk, array), retries, array);
+        chunks.pull_chunk(piece.chunk, out.data() + piece.part.array_begin(piece.chunk, array), retries, array);
     recording_.pulled(version);
-    if (array == 0) pulled[index] = version;
+    if (array == 0) pulled[piece.index()] = version;
   });
   return retries;
 }
@@ -36,24 +37,24 @@ std::uint64_t RecordedState::apply(update::Change how, std::span<const float> nu
                                    shm::FreeBuffers& free_buffers, std::vector<std::uint64_t>* versions) {
   std::uint64_t retries = 0;
   recording_.begin_push(number_, check_of(numbers, how), start_);
-  for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
-    recording_.before_push(*part.versioned, chunk);
-    const std::uint64_t first = part.gradient_begin(chunk);
-    const float* const from = numbers.data() + (how == update::Change::kStep ? first : part.piece_begin(chunk));
-    const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
-    const shm::SwapResult result = part.versioned->push_chunk(
-        chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+  for_pieces(0, pieces, start_, [&](Piece piece) {
+    shm::VersionedVariable& chunks = *piece.part.versioned;
+    recording_.before_push(chunks, piece.chunk);
+    const float* const given = numbers.data() + (how == update::Change::kStep ? piece.from() : piece.values_from());
+    const shm::SwapResult result = chunks.push_chunk(
+        piece.chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
           recording_.trying(version);
           if (how == update::Change::kStep)
-            update::apply(settings, {rate_at(version, index, shm::kVersionMask, context), version, first}, out, in,
-                          stride, from, context.scale, count);
+            update::apply(settings,
+                          {rate_at(version, piece.index(), shm::kVersionMask, context), version, piece.from()}, out, in,
+                          piece.stride(), given, context.scale, piece.count());
           else
-            update::change(settings, how, context.learning_rate, out, in, stride, from, count);
+            update::change(settings, how, context.learning_rate, out, in, piece.stride(), given, piece.count());
         });
     retries += result.retries;
     recording_.pushed(result.version);
-    note_push(result.version, index, shm::kVersionMask);
-    if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+    note_push(result.version, piece.index(), shm::kVersionMask);
+    if (versions != nullptr) (*versions)[piece.index()] = (result.version + 1) & shm::kVersionMask;
   });
   return retries;
 }

@@ -60,6 +60,22 @@ struct VariablePart {
   }
 };
 
+// A chunk of a variable, or a block of one in place. Passed by value, in two registers.
+struct Piece {
+  VariablePart& part;
+  std::uint64_t chunk;  // its number in the part
+
+  std::uint64_t index() const noexcept { return part.first_piece + chunk; }  // its number in the whole variable
+  // Its elements in a gradient, or in an optimizer slot, of the whole variable.
+  std::uint64_t from() const noexcept { return part.gradient_begin(chunk); }
+  std::uint64_t count() const noexcept { return part.gradient_size(chunk); }
+  // The same of its values, in floats.
+  std::uint64_t values_from() const noexcept { return part.piece_begin(chunk); }
+  std::uint64_t values_count() const noexcept { return part.piece_size(chunk); }
+  // Of a chunk: floats from its values to its first slot, and from a slot to the next.
+  std::uint64_t stride() const noexcept { return part.versioned->stride(); }
+};
+
 // What all chunks of one push have in common.
 struct PushContext {
   shm::UpdateLabel label;
@@ -184,7 +200,7 @@ struct PS_SHM_HIDDEN VariableState {
   std::uint64_t first_pushed() const noexcept { return start_; }  // the piece at which this worker's pushes begin
   // Calls body(part, piece of the part) for all pieces in the order of this worker's pushes.
   void for_each_pushed(const std::function<void(const VariablePart&, std::uint64_t)>& body) {
-    for_pieces(0, pieces, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t) { body(part, piece); });
+    for_pieces(0, pieces, start_, [&](Piece piece) { body(piece.part, piece.chunk); });
   }
 
   // Whether its updates only sum elements where they lie, so that a device can add to them itself. False for a part of
@@ -199,19 +215,18 @@ struct PS_SHM_HIDDEN VariableState {
   VariableState(shm::JobSegments& of, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
                 std::uint32_t rank, std::uint32_t threads);
 
-  // Calls body(part, piece of the part, piece of the whole) for pieces [begin, end), counted from piece `start`.
+  // Calls body(piece) for pieces [begin, end), counted from piece `start`.
   template <class Body>
   void for_pieces(std::uint64_t begin, std::uint64_t end, std::uint64_t start, Body&& body);
-  // Calls body(part, piece of the part, piece of the whole, retries) for all pieces, which the threads share, and sums
-  // up the retries.
+  // Calls body(piece, retries) for all pieces, which the threads share, and sums up the retries.
   template <class Body>
   std::uint64_t for_pulled(Threads& threads, Body&& body);
-  // The same in the order of this worker's pushes: body(part, piece, piece of the whole, its numbers, thread, retries).
-  // The numbers are a gradient, or with kValues bytes of the dtype.
+  // The same in the order of this worker's pushes: body(piece, its numbers, thread, retries). The numbers are a
+  // gradient, or with kValues bytes of the dtype.
   enum class Numbers { kGradient, kValues };
   template <Numbers kNumbers = Numbers::kGradient, class Body>
   std::uint64_t for_pushed(const GradientInput& gradient, Threads& threads, Body&& body);
-  // pull_changed(): version_of(part, piece) returns the current version, copy(part, piece, to, retries) the copied one.
+  // pull_changed(): version_of(piece) returns the current version, copy(piece, to, retries) the copied one.
   template <class VersionOf, class Copy>
   std::uint64_t copy_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
                              std::uint64_t& retries, const VersionOf& version_of, const Copy& copy);
@@ -265,7 +280,7 @@ void VariableState::for_pieces(std::uint64_t begin, std::uint64_t end, std::uint
                             [](std::uint64_t piece, const VariablePart& p) { return piece < p.first_piece; }) -
            1;
   for (std::uint64_t done = begin; done < end; ++done) {
-    body(*part, index - part->first_piece, index);
+    body(Piece{*part, index - part->first_piece});
     if (++index == pieces) {
       index = 0;
       part = parts.begin();
@@ -279,14 +294,12 @@ template <class Body>
 std::uint64_t VariableState::for_pulled(Threads& threads, Body&& body) {
   if (pieces == 1) {
     std::uint64_t retries = 0;
-    body(parts.front(), 0, 0, retries);
+    body(Piece{parts.front(), 0}, retries);
     return retries;
   }
   std::fill(retries_.begin(), retries_.end(), 0);
   threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      body(part, piece, index, retries_[thread]);
-    });
+    for_pieces(begin, end, 0, [&](Piece piece) { body(piece, retries_[thread]); });
   });
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
@@ -294,23 +307,20 @@ std::uint64_t VariableState::for_pulled(Threads& threads, Body&& body) {
 template <VariableState::Numbers kNumbers, class Body>
 [[gnu::always_inline]] inline std::uint64_t VariableState::for_pushed(const GradientInput& gradient, Threads& threads,
                                                                       Body&& body) {
-  const auto push_one = [&](VariablePart& part, std::uint64_t piece, std::uint64_t index, std::uint32_t thread,
-                            std::uint64_t& retries) {
+  const auto push_one = [&](Piece piece, std::uint32_t thread, std::uint64_t& retries) {
     const bool has_values = kNumbers == Numbers::kValues;
-    const std::uint64_t begin = has_values ? part.piece_begin(piece) : part.gradient_begin(piece);
-    const std::uint64_t size = has_values ? part.piece_size(piece) : part.gradient_size(piece);
-    body(part, piece, index, gradient.piece(index, begin, size, thread), thread, retries);
+    const std::uint64_t begin = has_values ? piece.values_from() : piece.from();
+    const std::uint64_t size = has_values ? piece.values_count() : piece.count();
+    body(piece, gradient.piece(piece.index(), begin, size, thread), thread, retries);
   };
   if (pieces == 1) {
     std::uint64_t retries = 0;
-    push_one(parts.front(), 0, 0, 0, retries);
+    push_one(Piece{parts.front(), 0}, 0, retries);
     return retries;
   }
   std::fill(retries_.begin(), retries_.end(), 0);
   gradient.split(threads, pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, start_, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      push_one(part, piece, index, thread, retries_[thread]);
-    });
+    for_pieces(begin, end, start_, [&](Piece piece) { push_one(piece, thread, retries_[thread]); });
   });
   return std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});
 }
@@ -322,12 +332,13 @@ std::uint64_t VariableState::copy_changed(std::span<float> out, std::vector<std:
   std::fill(retries_.begin(), retries_.end(), 0);
   std::fill(copied_.begin(), copied_.end(), 0);
   threads.split(pieces, grain_, [&](std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-    for_pieces(begin, end, 0, [&](VariablePart& part, std::uint64_t piece, std::uint64_t index) {
-      if (version_of(part, piece) != since[index]) {
-        since[index] = copy(part, piece, out.data() + part.piece_begin(piece), retries_[thread]);
+    for_pieces(begin, end, 0, [&](Piece piece) {
+      std::uint64_t& known = since[piece.index()];
+      if (version_of(piece) != known) {
+        known = copy(piece, out.data() + piece.values_from(), retries_[thread]);
         ++copied_[thread];
       }
-      pulled[index] = since[index];
+      pulled[piece.index()] = known;
     });
   });
   retries = std::accumulate(retries_.begin(), retries_.end(), std::uint64_t{0});

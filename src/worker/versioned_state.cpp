@@ -24,34 +24,34 @@ constexpr std::uint64_t kInPlaceElements = 2048;
 }  // namespace
 
 void VersionedState::set_values(std::span<const float> values, float learning_rate, const FirstState& first) {
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
-    const std::uint64_t from = part.gradient_begin(chunk), count = part.gradient_size(chunk);
-    const std::uint64_t stride = part.versioned->stride();
-    part.versioned->initialise_chunk(
-        chunk, values.subspan(part.piece_begin(chunk), part.piece_size(chunk)), first.updates,
-        [&](const float* values_of_chunk, float* to) {
-          update::initialise_slots(settings, learning_rate, values_of_chunk, to, stride, count);
-          for (std::size_t slot = 0; slot < first.slots.size(); ++slot)
-            if (!first.slots[slot].empty())
-              std::copy_n(first.slots[slot].begin() + std::ptrdiff_t(from), count, to + slot * stride);
-        });
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    VariablePart& part = piece.part;
+    const auto initialise_slots = [&](const float* values_of_chunk, float* to) {
+      update::initialise_slots(settings, learning_rate, values_of_chunk, to, piece.stride(), piece.count());
+      for (std::size_t slot = 0; slot < first.slots.size(); ++slot)
+        if (!first.slots[slot].empty())
+          std::copy_n(first.slots[slot].begin() + std::ptrdiff_t(piece.from()), piece.count(),
+                      to + slot * piece.stride());
+    };
+    part.versioned->initialise_chunk(piece.chunk, values.subspan(piece.values_from(), piece.values_count()),
+                                     first.updates, initialise_slots);
     shm::fault_point(shm::FaultPoint::kInitChunk);
-    if (part.accumulator) part.accumulator->initialise_chunk(chunk, {});
+    if (part.accumulator) part.accumulator->initialise_chunk(piece.chunk, {});
   });
 }
 
 std::uint64_t VersionedState::pull(std::span<float> out, std::uint64_t array, float, Threads& threads) {
-  return for_pulled(threads, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, std::uint64_t& retries) {
-    float* const to = out.data() + part.array_begin(chunk, array);
-    const std::uint64_t version = part.versioned->pull_chunk(chunk, to, retries, array);
-    if (array == 0) pulled[index] = version;
+  return for_pulled(threads, [&](Piece piece, std::uint64_t& retries) {
+    float* const to = out.data() + piece.part.array_begin(piece.chunk, array);
+    const std::uint64_t version = piece.part.versioned->pull_chunk(piece.chunk, to, retries, array);
+    if (array == 0) pulled[piece.index()] = version;
   });
 }
 
 bool VersionedState::is_as_pulled() noexcept {
   bool is_same = true;
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
-    is_same = is_same && part.versioned->version(chunk) == pulled[index];  // (slot.R1)
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    is_same = is_same && piece.part.versioned->version(piece.chunk) == pulled[piece.index()];  // (slot.R1)
   });
   return is_same;
 }
@@ -60,15 +60,15 @@ std::uint64_t VersionedState::pull_changed(std::span<float> out, std::vector<std
                                            std::uint64_t& retries) {
   return copy_changed(
       out, since, threads, retries,
-      [](const VariablePart& part, std::uint64_t chunk) { return part.versioned->version(chunk); },  // (slot.R1)
-      [](VariablePart& part, std::uint64_t chunk, float* to, std::uint64_t& again) {
-        return part.versioned->pull_chunk(chunk, to, again);
+      [](Piece piece) { return piece.part.versioned->version(piece.chunk); },  // (slot.R1)
+      [](Piece piece, float* to, std::uint64_t& again) {
+        return piece.part.versioned->pull_chunk(piece.chunk, to, again);
       });
 }
 
 void VersionedState::pull_image(std::span<float> out, std::uint64_t epoch) {
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index) {
-    pulled[index] = part.versioned->pull_image(chunk, epoch, out.data() + part.piece_begin(chunk));
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    pulled[piece.index()] = piece.part.versioned->pull_image(piece.chunk, epoch, out.data() + piece.values_from());
   });
 }
 
@@ -105,61 +105,57 @@ void VersionedState::copy_in_blocks(std::uint64_t count, const float* out, float
 template <bool kInPlace>
 [[gnu::always_inline]] inline std::uint64_t VersionedState::push_chunks(const GradientInput& gradient,
                                                                         const PushContext& context, Threads& threads) {
-  return for_pushed(
-      gradient, threads,
-      [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* g, std::uint32_t thread,
-          std::uint64_t& retries) {
-        shm::VersionedVariable& chunks = *part.versioned;
-        const std::uint64_t count = chunks.gradient_size(chunk), stride = chunks.stride();
-        const std::uint64_t first = part.gradient_begin(chunk);
-        const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
-        float* const copy = gradient.is_copied_back() ? gradient.out() + part.piece_begin(chunk) : nullptr;
-        const bool copies_blocks = copy != nullptr && settings.dtype == DType::kFloat32;
-        shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
-        const auto swap = [&] {
-          return chunks.push_chunk(
-              chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
-                if (copies_blocks || context.staleness_scaling) [[unlikely]] {
-                  const update::Call call =
-                      context.staleness_scaling
-                          ? update::resolve(settings, rate_at(version, index, shm::kVersionMask, context),
-                                            context.scale)
-                          : call_;
-                  return apply_and_copy(call, version, first, out, in, stride, g, count, following,
-                                        copies_blocks ? copy : nullptr);
-                }
-                update::apply(call_, version, first, out, in, stride, g, count, following);
-              });
-        };
-        const auto change = [&] {
-          const std::optional<shm::SwapResult> result = chunks.try_push_in_place(
-              chunk, free_buffers, context.label,
-              [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n, std::uint64_t version,
-                  const shm::UndoLog* log) {
-                const auto apply = [&](std::uint64_t at, std::uint64_t some) {
-                  float* const block = values + at;
-                  if (log == nullptr)
-                    return update::apply(call_, version, first, block, block, apart, g + begin + at, some);
-                  const float* const next = at + some < n ? block + some : following;
-                  update::apply_in_place(call_, version, block, apart, g + at, some, next, log->behind(at));
-                };
-                if (copy == nullptr) return apply(0, n);
-                copy_in_blocks(n, values, copy + begin, apply);
-              });
-          return result ? *result : swap();
-        };
-        shm::SwapResult result;
-        if constexpr (kInPlace)
-          result = change();
-        else
-          result = swap();
-        retries += result.retries;
-        note_push(result.version, index, shm::kVersionMask);
-        if (copy == nullptr) return;
-        pulled[index] =
-            copies_blocks ? (result.version + 1) & shm::kVersionMask : chunks.pull_chunk(chunk, copy, retries);
-        gradient.versions()[index] = pulled[index];
-      });
+  return for_pushed(gradient, threads, [&](Piece piece, const float* g, std::uint32_t thread, std::uint64_t& retries) {
+    shm::VersionedVariable& chunks = *piece.part.versioned;
+    const std::uint64_t chunk = piece.chunk;
+    const float* following = chunk + 1 < chunks.chunks() ? chunks.likely_place(chunk + 1) : nullptr;
+    float* const copy = gradient.is_copied_back() ? gradient.out() + piece.values_from() : nullptr;
+    const bool copies_blocks = copy != nullptr && settings.dtype == DType::kFloat32;
+    shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
+    const auto swap = [&] {
+      return chunks.push_chunk(
+          chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+            if (copies_blocks || context.staleness_scaling) [[unlikely]] {
+              const update::Call call =
+                  context.staleness_scaling
+                      ? update::resolve(settings, rate_at(version, piece.index(), shm::kVersionMask, context),
+                                        context.scale)
+                      : call_;
+              return apply_and_copy(call, version, piece.from(), out, in, piece.stride(), g, piece.count(), following,
+                                    copies_blocks ? copy : nullptr);
+            }
+            update::apply(call_, version, piece.from(), out, in, piece.stride(), g, piece.count(), following);
+          });
+    };
+    const auto change = [&] {
+      const std::optional<shm::SwapResult> result = chunks.try_push_in_place(
+          chunk, free_buffers, context.label,
+          [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n, std::uint64_t version,
+              const shm::UndoLog* log) {
+            const auto apply = [&](std::uint64_t at, std::uint64_t some) {
+              float* const block = values + at;
+              if (log == nullptr)
+                return update::apply(call_, version, piece.from(), block, block, apart, g + begin + at, some);
+              const float* const next = at + some < n ? block + some : following;
+              update::apply_in_place(call_, version, block, apart, g + at, some, next, log->behind(at));
+            };
+            if (copy == nullptr) return apply(0, n);
+            copy_in_blocks(n, values, copy + begin, apply);
+          });
+      return result ? *result : swap();
+    };
+    shm::SwapResult result;
+    if constexpr (kInPlace)
+      result = change();
+    else
+      result = swap();
+    retries += result.retries;
+    note_push(result.version, piece.index(), shm::kVersionMask);
+    if (copy == nullptr) return;
+    const std::uint64_t version =
+        copies_blocks ? (result.version + 1) & shm::kVersionMask : chunks.pull_chunk(chunk, copy, retries);
+    gradient.versions()[piece.index()] = pulled[piece.index()] = version;
+  });
 }
 
 std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
@@ -183,46 +179,40 @@ std::uint64_t VersionedState::change(update::Change how, std::span<const float> 
                                      Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
   return for_pushed<Numbers::kValues>(
-      values, threads,
-      [&](VariablePart& part, std::uint64_t chunk, std::uint64_t index, const float* given, std::uint32_t thread,
-          std::uint64_t& retries) {
-        const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
-        const shm::SwapResult result = part.versioned->push_chunk(
-            chunk, threads.free_buffers(thread), context.label, [&](float* out, const float* in, std::uint64_t) {
-              update::change(settings, how, context.learning_rate, out, in, stride, given, count);
+      values, threads, [&](Piece piece, const float* given, std::uint32_t thread, std::uint64_t& retries) {
+        const shm::SwapResult result = piece.part.versioned->push_chunk(
+            piece.chunk, threads.free_buffers(thread), context.label, [&](float* out, const float* in, std::uint64_t) {
+              update::change(settings, how, context.learning_rate, out, in, piece.stride(), given, piece.count());
             });
         retries += result.retries;
-        note_push(result.version, index, shm::kVersionMask);
-        if (versions != nullptr) (*versions)[index] = (result.version + 1) & shm::kVersionMask;
+        note_push(result.version, piece.index(), shm::kVersionMask);
+        if (versions != nullptr) (*versions)[piece.index()] = (result.version + 1) & shm::kVersionMask;
       });
 }
 
 // (guest.G3) A chunk that has the ticket is left alone.
 std::uint64_t VersionedState::change_once(const ChangeOnce& change, const PushContext& context, Threads& threads,
                                           std::uint64_t ticket, shm::GuestBlocks&) {
-  for_pieces(0, pieces, 0, [&](VariablePart& part, std::uint64_t chunk, std::uint64_t) {
-    const std::uint64_t count = part.versioned->gradient_size(chunk), stride = part.versioned->stride();
-    const float* const given = change.values.data() + part.piece_begin(chunk);
-    static_cast<void>(part.versioned->apply_step(
-        chunk, ticket - 1, threads.free_buffers(0), context.label, [&](float* out, const float* in, std::uint64_t) {
-          update::change(settings, change.how, context.learning_rate, out, in, stride, given, count);
-          return true;
-        }));
+  for_pieces(0, pieces, 0, [&](Piece piece) {
+    const float* const given = change.values.data() + piece.values_from();
+    const auto apply = [&](float* out, const float* in, std::uint64_t) {
+      update::change(settings, change.how, context.learning_rate, out, in, piece.stride(), given, piece.count());
+      return true;
+    };
+    static_cast<void>(
+        piece.part.versioned->apply_step(piece.chunk, ticket - 1, threads.free_buffers(0), context.label, apply));
   });
   return 0;
 }
 
 void VersionedState::contribute(const GradientInput& gradient, const PushContext& context, Threads& threads) {
   const bool again = contributed == context.label.step + 1;
-  for_pushed(gradient, threads,
-             [&](VariablePart& part, std::uint64_t chunk, std::uint64_t, const float* g, std::uint32_t thread,
-                 std::uint64_t&) {
-               const std::uint64_t count = part.versioned->gradient_size(chunk);
-               static_cast<void>(part.accumulator->contribute(
-                   chunk, threads.free_buffers(thread), context.label, again, [&](float* out, const float* in) {
-                     update::accumulate(out, in, g, context.scale, settings.clip_value, count);
-                   }));
-             });
+  for_pushed(gradient, threads, [&](Piece piece, const float* g, std::uint32_t thread, std::uint64_t&) {
+    static_cast<void>(piece.part.accumulator->contribute(
+        piece.chunk, threads.free_buffers(thread), context.label, again, [&](float* out, const float* in) {
+          update::accumulate(out, in, g, context.scale, settings.clip_value, piece.count());
+        }));
+  });
 }
 
 }  // namespace ps_shm
