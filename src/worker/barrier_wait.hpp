@@ -12,7 +12,7 @@
 
 namespace ps_shm {
 
-// To be passed to Barrier::finish, which calls it before each sleep. Valid for one round.
+// To be passed to Barrier::wait, which calls it before each sleep. Valid for one round.
 class BarrierWait {
  public:
   // `is_step`: the barrier ends a sync step, which goes on without the missing workers after step_timeout_seconds.

@@ -15,6 +15,28 @@ namespace ps_shm {
 
 using shm::Counter;
 
+namespace {
+
+// Tells the caller, if it asked for that, how long each part of a step has taken.
+class PartTimer {
+ public:
+  explicit PartTimer(const WorkerOptions& options) noexcept
+      : on_part_(options.on_part), since_ns_(on_part_ ? shm::monotonic_ns() : 0) {}
+
+  void end_part(const char* part) {
+    if (!on_part_) [[likely]]
+      return;
+    const std::uint64_t begin_ns = std::exchange(since_ns_, shm::monotonic_ns());
+    on_part_(part, begin_ns, since_ns_);
+  }
+
+ private:
+  const decltype(WorkerOptions::on_part)& on_part_;
+  std::uint64_t since_ns_;
+};
+
+}  // namespace
+
 SyncSteps::SyncSteps(WorkerCore& core)
     : StepMode(core), barrier_(core.job, core.rank, 0), gradients_(core.job, core.rank), work_(core) {}
 
@@ -158,24 +180,18 @@ void SyncSteps::write_norm() {
 }
 
 void SyncSteps::finish(std::uint64_t round) {
-  const auto& on_part = core_.options.on_part;
-  std::uint64_t since_ns = on_part ? shm::monotonic_ns() : 0;
-  const auto end_part = [&](const char* part) {
-    if (!on_part) [[likely]]
-      return;
-    const std::uint64_t begin_ns = std::exchange(since_ns, shm::monotonic_ns());
-    on_part(part, begin_ns, since_ns);
-  };
-  const auto apply = [&](const shm::Decision& decision) {
-    end_part("wait");
-    if (is_summed())
-      work_.apply_sums(round, decision, gradients_);
-    else
-      work_.apply_gradients(round, decision, gradients_);
-    end_part("apply");
-  };
-  barrier_.finish(round, apply, BarrierWait(core_, barrier_, round, true));
-  end_part("wait");
+  PartTimer timer(core_.options);
+  const std::optional<shm::Decision> decision =
+      barrier_.wait_decided(round, BarrierWait(core_, barrier_, round, true));  // barrier.A2 to barrier.A5
+  timer.end_part("wait");
+  if (!decision) return;
+  if (is_summed())
+    work_.apply_sums(round, *decision, gradients_);
+  else
+    work_.apply_gradients(round, *decision, gradients_);
+  timer.end_part("apply");
+  barrier_.open(round);  // barrier.A6
+  timer.end_part("wait");
 }
 
 // A step went on without this worker's gradient.

@@ -186,8 +186,7 @@ void Worker::barrier() {
   const std::uint64_t round = impl.arrived_in.value_or(impl.user_barrier.round());
   if (!impl.arrived_in) impl.user_barrier.arrive(round);  // else the others have counted it
   impl.arrived_in = round;
-  impl.user_barrier.finish(
-      round, [](const shm::Decision&) {}, BarrierWait(impl, impl.user_barrier, round, false));
+  impl.user_barrier.wait(round, BarrierWait(impl, impl.user_barrier, round, false));
   impl.arrived_in.reset();
 }
 

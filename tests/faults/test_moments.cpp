@@ -38,11 +38,6 @@ JobConfig backup_config(std::uint32_t workers) {
   return config;
 }
 
-void finish(Member& member, std::uint64_t round) {
-  member.barrier.finish(
-      round, [](const Decision&) {}, [](const auto&) { return false; });
-}
-
 }  // namespace
 
 TEST_CASE("moments: a leaving worker keeps its lock byte until its last store (locks.L5)") {
@@ -228,11 +223,11 @@ TEST_CASE("moments: a sleeping helper does not undo a later round (barrier.A6)")
   {
     const Looks watch([&](FaultPoint point) {
       if (point != FaultPoint::kOpenReady || std::exchange(sleeps, true)) return;
-      finish(first, 0);
+      complete(first.barrier, 0);
       first.barrier.arrive(1);
-      finish(first, 1);
+      complete(first.barrier, 1);
     });
-    finish(second, 0);
+    complete(second.barrier, 0);
   }
   CHECK(sleeps);
   CHECK(first.barrier.round() == 2);
@@ -242,17 +237,17 @@ TEST_CASE("moments: a sleeping decider takes no later round from a rank that was
   TestJob job(backup_config(4));
   Member decider(job), other(job), absent(job), late(job);
   for (Member* one : {&decider, &other, &absent, &late}) one->barrier.arrive(0);
-  finish(decider, 0);
+  complete(decider.barrier, 0);
   for (Member* one : {&decider, &other}) one->barrier.arrive(1);
   int notes = 0;
   {
     const Looks watch([&](FaultPoint point) {
       if (point != FaultPoint::kDecideNoted || ++notes != 1) return;  // of `absent`; that of `late` comes after it
-      finish(other, 1);
+      complete(other.barrier, 1);
       for (Member* one : {&other, &late}) one->barrier.arrive(2);
-      finish(other, 2);
+      complete(other.barrier, 2);
       other.barrier.arrive(3);
-      finish(other, 3);
+      complete(other.barrier, 3);
     });
     std::vector<std::uint32_t> missing;
     CHECK(decider.barrier.try_decide(1, false, missing));
@@ -308,8 +303,6 @@ TEST_CASE("moments: a record that was published while another one was being plac
 
 TEST_CASE(
     "moments: a worker that joins while a round is decided is awaited in the next one, whichever died (barrier.A2)") {
-  const auto nothing = [](const Decision&) {};
-  const auto patient = [](const auto&) { return false; };
   bool has_joined = true;
   int accesses = 0;  // the decider's byte, before the successor of the dead worker joins
   for (; has_joined; ++accesses) {
@@ -319,7 +312,7 @@ TEST_CASE(
     std::optional<Member> dead(std::in_place, job), successor;
     dead->barrier.arrive(0);
     decider.barrier.arrive(0);
-    decider.barrier.finish(0, nothing, patient);
+    complete(decider.barrier, 0);
     dead.reset();
     decider.barrier.arrive(1);
     std::vector<std::uint32_t> missing;
@@ -333,7 +326,7 @@ TEST_CASE(
     }
     has_joined = successor.has_value();
     if (!has_joined) successor.emplace(job, 1);
-    decider.barrier.finish(1, nothing, patient);
+    complete(decider.barrier, 1);
     decider.barrier.arrive(2);
     CHECK_FALSE(decider.barrier.try_decide(2, true, missing));
     CHECK(missing == std::vector<std::uint32_t>{1});

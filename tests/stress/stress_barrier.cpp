@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <thread>
@@ -81,16 +82,14 @@ struct Stage {
         barrier.arrive(round);
       }
       maybe_die();
-      barrier.finish(
-          round,
-          [&](const Decision& decision) {
-            apply(barrier, round, decision.contributors);
-            maybe_die();
-          },
-          [&](const std::vector<std::uint32_t>&) {
-            maybe_die();
-            return false;
-          });
+      const std::optional<Decision> decision = barrier.wait_decided(round, [&](const std::vector<std::uint32_t>&) {
+        maybe_die();
+        return false;
+      });
+      if (!decision) continue;
+      apply(barrier, round, decision->contributors);
+      maybe_die();
+      barrier.open(round);
     }
   }
 

@@ -2,8 +2,10 @@
 // the lock is released without a record; leave() records that the worker leaves.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <stdexcept>
+#include <vector>
 
 #include "shm/steps/barrier.hpp"
 #include "shm/steps/worker_table.hpp"
@@ -30,5 +32,13 @@ struct Member {
     return rank;
   }
 };
+
+inline bool patient(const std::vector<std::uint32_t>&) { return false; }
+
+// Waits until the round is decided, and opens the next one. There is nothing to apply.
+template <class EachSlice = decltype(patient)>
+void complete(shm::Barrier& barrier, std::uint64_t round, EachSlice&& each_slice = patient) {
+  if (barrier.wait_decided(round, each_slice)) barrier.open(round);
+}
 
 }  // namespace ps_shm::test

@@ -34,13 +34,10 @@ inline std::optional<Ranks> contributors(const Member& member, std::uint64_t rou
   return ranks;
 }
 
-inline void nothing(const Decision&) {}
-inline bool patient(const Ranks&) { return false; }
-
 // `member` completes the round alone.
 inline void pass(Member& member, std::uint64_t round) {
   member.barrier.arrive(round);
-  member.barrier.finish(round, nothing, patient);
+  complete(member.barrier, round);
 }
 
 inline JobConfig with_workers(std::uint32_t workers) {

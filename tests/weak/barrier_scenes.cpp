@@ -87,9 +87,10 @@ class BarrierScene : public WeakScene {
     for (std::uint64_t round; (round = barrier.round()) < shape_.rounds;) {
       gradients_[rank].store_relaxed(gradient_of(rank, round));
       barrier.arrive(round);
-      barrier.finish(
-          round, [&](const Decision& decision) { apply(round, decision); },
-          [](const std::vector<std::uint32_t>&) { return false; });
+      if (const std::optional<Decision> decision = barrier.wait_decided(round, patient)) {
+        apply(round, *decision);
+        barrier.open(round);
+      }
       const std::uint64_t result = results_[round].load_relaxed();  // the step published it (barrier.A6)
       if (result == 0) explorer.fail("a round is open and not applied");
       if (barrier.was_in(round) != ((result >> rank & 1) != 0)) explorer.fail("in, and told otherwise");
@@ -139,10 +140,7 @@ class ProposalScene : public WeakScene {
     });
     missing_.reserve(kRanks);
     if (!Barrier(job_.segments, 0, 0).try_decide(0, false, missing_)) throw std::runtime_error("not decided");
-    explorer.add([this] {
-      barriers_[1]->finish(
-          0, [](const Decision&) {}, [](const std::vector<std::uint32_t>&) { return false; });
-    });
+    explorer.add([this] { complete(*barriers_[1], 0); });
     explorer.add([this] {
       if (barriers_[0]->round() != 1) return;
       barriers_[0]->arrive(1);
@@ -176,9 +174,8 @@ class LeftBehindScene : public WeakScene {
  public:
   LeftBehindScene(std::uint32_t proposer, std::uint32_t deciders) : job_(config()) {
     for (std::uint32_t rank = 0; rank < kAll; ++rank) Barrier(job_.segments, rank, 0).arrive(0);
-    Barrier(job_.segments, proposer, 0)
-        .finish(
-            0, [](const Decision&) {}, [](const auto&) { return false; });
+    Barrier deciding(job_.segments, proposer, 0);
+    complete(deciding, 0);
     if (job_.segments.steps_done() != 1) throw std::runtime_error("round 0 is not over");
     explorer.model(&job_.segments.barrier(0).decision), explorer.name(&job_.segments.barrier(0).decision, "decision");
     for (std::uint32_t rank = 0; rank < kAll; ++rank) {
@@ -240,8 +237,8 @@ class MeetingScene : public WeakScene {
   void meet(std::uint32_t rank) {
     done_[rank].store_relaxed(1);
     barriers_[rank]->arrive(0);
-    barriers_[rank]->finish(
-        0, [this](const Decision&) { explorer.fail("a meeting is decided"); }, [](const auto&) { return false; });
+    barriers_[rank]->wait(0, patient);
+    if (barriers_[rank]->is_decided(0)) explorer.fail("a meeting is decided");
     if (barriers_[rank]->round() != 1) explorer.fail("a meeting of one");
     if (done_[1 - rank].load_relaxed() != 1) explorer.fail("a meeting without what was done before it");
   }
@@ -258,9 +255,8 @@ class TakeOverScene : public WeakScene {
  public:
   TakeOverScene() : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
-    Barrier(job_.segments, 1, 0)
-        .finish(
-            0, [](const Decision&) {}, [](const auto&) { return false; });
+    Barrier deciding(job_.segments, 1, 0);
+    complete(deciding, 0);
     first_.segments.locks().release(kRankByte);  // held by the fibers only
     BarrierShm& shared = job_.segments.barrier(0);
     model(&shared.step, "step"), model(&shared.decision, "decision"), model(&shared.futex, "futex");
@@ -295,14 +291,12 @@ class TakeOverScene : public WeakScene {
   }
 
   void finish(Barrier& barrier, std::uint64_t round) {
-    barrier.finish(
-        round,
-        [&](const Decision& decision) {
-          std::uint64_t none = 0;
-          const std::uint64_t set = decision.contributors.bits[0];
-          if (!sets_[round].try_exchange_acq_rel(none, set) && none != set) explorer.fail("two sets of one round");
-        },
-        [](const std::vector<std::uint32_t>&) { return false; });
+    const std::optional<Decision> decision = barrier.wait_decided(round, patient);
+    if (!decision) return;
+    std::uint64_t none = 0;
+    const std::uint64_t set = decision->contributors.bits[0];
+    if (!sets_[round].try_exchange_acq_rel(none, set) && none != set) explorer.fail("two sets of one round");
+    barrier.open(round);
   }
   void go(Barrier& barrier, std::uint32_t rank) {
     for (std::uint64_t round; (round = barrier.round()) < kRounds;) {
@@ -360,9 +354,8 @@ class NewcomerScene : public WeakScene {
  public:
   explicit NewcomerScene(bool has_left) : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
-    Barrier(job_.segments, 1, 0)
-        .finish(
-            0, [](const Decision&) {}, [](const auto&) { return false; });
+    Barrier deciding(job_.segments, 1, 0);
+    complete(deciding, 0);
     if (has_left)
       leave(first_.segments, 0);
     else
@@ -448,8 +441,9 @@ struct StepScene : WeakScene {
     explorer.at_start([this] { barrier.emplace(job.segments, 0, 0); });
     explorer.add([this] {
       barrier->arrive(0);
-      barrier->finish(
-          0, [this](const Decision&) { value.store_relaxed(1); }, [](const auto&) { return false; });
+      if (!barrier->wait_decided(0, patient)) return;
+      value.store_relaxed(1);
+      barrier->open(0);
     });
     explorer.add([this] {
       if (job.segments.steps_done() == 1 && value.load_relaxed() != 1) explorer.fail("a step without its changes");

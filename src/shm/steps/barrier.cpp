@@ -82,8 +82,9 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
   return true;
 }
 
-// Called only by the winner of barrier.A4. If it is killed before, only the events are missing.
+// Records the round's decision if this rank has won barrier.A4. If it is killed before, only the events are missing.
 void Barrier::note_decision(std::uint64_t round) noexcept {
+  if (!std::exchange(has_decided_, false)) return;
   RankSet contributors;
   for (std::size_t i = 0; i < contributors.bits.size(); ++i)
     contributors.bits[i] = entry(rank_).proposed.bits[i].load_relaxed();  // relaxed: this rank's own
@@ -149,9 +150,11 @@ bool Barrier::was_in(std::uint64_t round) const noexcept {
 void Barrier::open(std::uint64_t round) noexcept {
   std::uint64_t expected = round;
   fault_point(FaultPoint::kOpenReady);
-  if (!shared().step.try_exchange_acq_rel(expected, round + 1)) return;  // (barrier.A6) pairs with round(), steps.T2
-  fault_point(FaultPoint::kOpenSwapped);
-  futex_announce(shared().futex);
+  if (shared().step.try_exchange_acq_rel(expected, round + 1)) {  // (barrier.A6) pairs with round(), steps.T2
+    fault_point(FaultPoint::kOpenSwapped);
+    futex_announce(shared().futex);
+  }
+  note_decision(round);  // after the others were woken
 }
 
 Barrier::LeftOut Barrier::look_at(std::uint32_t rank) const noexcept {

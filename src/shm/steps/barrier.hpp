@@ -65,12 +65,12 @@ class Barrier {
   // barrier.A1. Requires: this worker's contribution is complete.
   void arrive(std::uint64_t round) noexcept;
 
-  // Waits for the round's decision, calls apply(decision) unless the round is already over, and opens the next round.
-  // At the user barrier (barrier 1) it waits until all have arrived, and applies nothing. each_slice(missing) runs
-  // before each sleep; `missing` are the live ranks that have not arrived. If it returns true, the round goes on
-  // without them, and so do later rounds until they show that they go on. It throws to give up.
-  template <class Apply, class EachSlice>
-  void finish(std::uint64_t round, Apply&& apply, EachSlice&& each_slice) {
+  // barrier.A2 to barrier.A4. Waits until the round is decided or over; at the user barrier (barrier 1) it is over once
+  // all have arrived. each_slice(missing) runs before each sleep; `missing` are the live ranks that have not arrived.
+  // If it returns true, the round goes on without them, and so do later rounds until they show that they go on. It
+  // throws to give up.
+  template <class EachSlice>
+  void wait(std::uint64_t round, EachSlice&& each_slice) {
     std::vector<std::uint32_t>& missing = missing_;
     const std::uint32_t look_every = model_of(&shared().futex) != nullptr ? 1 : look_every_;  // a model has no time
     std::uint32_t turns = 0;
@@ -86,16 +86,26 @@ class Barrier {
           static_cast<void>(try_decide(round, true, missing));
         },
         patience_);
-    const bool is_mine = std::exchange(has_decided_, false);
-    Decision decision;
-    if (read_decision(round, decision)) {
-      fault_point(FaultPoint::kHelpRead);
-      known_ = round + 1, was_in_known_ = decision.contributors.contains(rank_);
-      apply(std::as_const(decision));
-      open(round);
-    }
-    if (is_mine) note_decision(round);  // after the others were woken
   }
+
+  // The same, and barrier.A5: returns the decision, which the caller applies before it opens the next round; none: the
+  // round is already over.
+  template <class EachSlice>
+  std::optional<Decision> wait_decided(std::uint64_t round, EachSlice&& each_slice) {
+    wait(round, each_slice);
+    std::optional<Decision> decision(std::in_place);
+    if (read_decision(round, *decision)) {
+      fault_point(FaultPoint::kHelpRead);
+      known_ = round + 1, was_in_known_ = decision->contributors.contains(rank_);
+    } else {
+      decision.reset();
+      note_decision(round);
+    }
+    return decision;
+  }
+
+  // barrier.A6. Requires: this worker has seen the round's decision applied (barrier.B6).
+  void open(std::uint64_t round) noexcept;
 
   // Whether this rank's arrival was included in that round. Requires: this is barrier 0, the round is over, and the
   // rank has arrived at no later round.
@@ -124,7 +134,6 @@ class Barrier {
  private:
   BarrierShm& shared() const noexcept { return job_.barrier(which_); }
   BarrierEntryShm& entry(std::uint32_t rank) const noexcept { return job_.worker(rank).barriers[which_]; }
-  void open(std::uint64_t round) noexcept;
   bool proposes(std::uint32_t proposer, std::uint32_t rank) const noexcept;
   void note_left_behind(std::uint64_t round, const RankSet& arrived) noexcept;
   void note_decision(std::uint64_t round) noexcept;
@@ -140,7 +149,7 @@ class Barrier {
   Patience patience_;
   std::uint32_t look_every_;            // all arrivals are checked at one of so many turns
   std::vector<std::uint32_t> missing_;  // of the current wait
-  bool has_decided_ = false;            // this rank's proposal was chosen
+  bool has_decided_ = false;            // this rank's proposal was chosen, which is not noted yet
   std::uint32_t quorum_ = 0;            // with which the proposal was made
   std::uint64_t known_ = 0;             // 1 + the last round whose decision this rank has read
   bool was_in_known_ = false;

@@ -42,9 +42,7 @@ struct Past {
     const std::uint64_t old = word(0).load_acquire();
     in_flight = free_buffers.begin(record, record.first_chunk, old, buffer_of(old));
     for (Member* member : {&first, &second}) member->barrier.arrive(0);
-    for (Member* member : {&first, &second})
-      member->barrier.finish(
-          0, [](const Decision&) {}, [](const auto&) { return false; });
+    for (Member* member : {&first, &second}) test::complete(member->barrier, 0);
   }
   AtomicShm<std::uint64_t>& word(std::uint64_t chunk) { return job.word(record, chunk); }
   BufferHeaderShm& current(std::uint64_t chunk) { return job.buffer(record, buffer_of(word(chunk).load_acquire())); }

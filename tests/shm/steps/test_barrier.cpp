@@ -41,7 +41,7 @@ TEST_CASE("barrier: a dead worker is not waited for, after one check of the lock
   a.barrier.arrive(0);
   CHECK(decide(a, 0, false).missing == Ranks{1});
   CHECK(decide(a, 0, true).decided);
-  a.barrier.finish(0, nothing, patient);
+  complete(a.barrier, 0);
   a.barrier.arrive(1);
   CHECK(decide(a, 1, false).decided);  // known from the first check
 }
@@ -99,7 +99,7 @@ TEST_CASE("barrier: a worker that joins during a round is waited for from the ne
   const Member late(job);
   a.barrier.arrive(1);
   CHECK(decide(a, 1).decided);
-  a.barrier.finish(1, nothing, patient);
+  complete(a.barrier, 1);
   a.barrier.arrive(2);
   CHECK(decide(a, 2).missing == Ranks{1});
 }
@@ -115,7 +115,7 @@ TEST_CASE("barrier: a new owner of a dead worker's rank is waited for from the n
   a.barrier.arrive(1);
   REQUIRE(decide(a, 1).decided);
   const Member successor(job, 1);
-  a.barrier.finish(1, nothing, patient);
+  complete(a.barrier, 1);
   a.barrier.arrive(2);
   CHECK(decide(a, 2).missing == Ranks{1});
 }
@@ -201,14 +201,15 @@ TEST_CASE("barrier: a decision is not read once its round is over") {
   CHECK_FALSE(contributors(a, 0));
 }
 
-TEST_CASE("barrier: the worker that finishes applies once and opens the next round") {
+TEST_CASE("barrier: a worker that has waited for the decision applies it and opens the next round") {
   const TestJob job;
   Member a(job);
   a.barrier.arrive(0);
-  int applied = 0;
-  a.barrier.finish(
-      0, [&](const Decision& decision) { applied += decision.contributors.contains(0); }, patient);
-  CHECK(applied == 1);
+  const std::optional<Decision> decision = a.barrier.wait_decided(0, patient);
+  REQUIRE(decision);
+  CHECK(decision->contributors.contains(0));
+  CHECK(a.barrier.round() == 0);
+  a.barrier.open(0);
   CHECK(a.barrier.round() == 1);
 }
 
@@ -217,11 +218,8 @@ TEST_CASE("barrier: a finished round is not applied again") {
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
-  a.barrier.finish(0, nothing, patient);
-  bool applied = false;
-  b.barrier.finish(
-      0, [&](const Decision&) { applied = true; }, patient);
-  CHECK_FALSE(applied);
+  complete(a.barrier, 0);
+  CHECK_FALSE(b.barrier.wait_decided(0, patient));
   CHECK(b.barrier.round() == 1);
 }
 
@@ -230,12 +228,11 @@ TEST_CASE("barrier: a waiting worker is told in each slice which workers are mis
   Member a(job), b(job);
   a.barrier.arrive(0);
   Ranks told;
-  CHECK_THROWS_AS(a.barrier.finish(0, nothing,
-                                   [&](const Ranks& missing) -> bool {
-                                     told = missing;
-                                     throw std::runtime_error("deadline");
-                                   }),
-                  std::runtime_error);
+  const auto give_up = [&](const Ranks& missing) -> bool {
+    told = missing;
+    throw std::runtime_error("deadline");
+  };
+  CHECK_THROWS_AS(complete(a.barrier, 0, give_up), std::runtime_error);
   CHECK(told == Ranks{1});
   CHECK(a.barrier.round() == 0);
 }
@@ -245,7 +242,7 @@ TEST_CASE("barrier: a death during the wait ends it") {
   Member a(job);
   std::optional<Member> b(std::in_place, job);
   a.barrier.arrive(0);
-  a.barrier.finish(0, nothing, [&](const Ranks&) {
+  complete(a.barrier, 0, [&](const Ranks&) {
     b.reset();
     return false;
   });
@@ -257,10 +254,9 @@ TEST_CASE("barrier: a worker that gives up while applying leaves the round to th
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
-  CHECK_THROWS(a.barrier.finish(
-      0, [](const Decision&) { throw std::runtime_error("killed"); }, patient));
+  REQUIRE(a.barrier.wait_decided(0, patient));
   CHECK(a.barrier.round() == 0);
-  b.barrier.finish(0, nothing, patient);
+  complete(b.barrier, 0);
   CHECK(b.barrier.round() == 1);
 }
 
@@ -301,12 +297,12 @@ TEST_CASE("barrier: a worker that checks after the round is over learns whether 
     REQUIRE(decide(a, 0).decided);
     late.barrier.arrive(0);
   }
-  a.barrier.finish(0, nothing, patient);
+  complete(a.barrier, 0);
   CHECK(late.barrier.was_in(0) == is_in);
   for (std::uint64_t round = 1; round < 4; ++round) {  // the others continue
     for (Member* one : {&a, &b}) one->barrier.arrive(round);
     Member& decider = round % 2 == 1 ? a : b;
-    decider.barrier.finish(round, nothing, patient);
+    complete(decider.barrier, round);
     CHECK(late.barrier.was_in(0) == is_in);
     CHECK_FALSE(late.barrier.was_in(round));
     CHECK(a.barrier.was_in(round));
@@ -322,7 +318,7 @@ TEST_CASE("barrier: snapshot points move their epoch between two steps, not whil
   const std::uint64_t decision = job.segments.barrier(0).decision.load_acquire();
   CHECK_FALSE(try_set_epoch(job.segments, 2));
   CHECK(job.segments.barrier(0).decision.load_acquire() == decision);
-  a.barrier.finish(0, nothing, patient);
+  complete(a.barrier, 0);
   CHECK(try_set_epoch(job.segments, 2) == 1);
   a.barrier.arrive(1);
   REQUIRE(decide(a, 1).decided);
@@ -338,7 +334,7 @@ TEST_CASE("barrier: the decision of a step for which a snapshotter has ordered i
     REQUIRE(decide(a, round).decided);
     Decision decision;
     REQUIRE(a.barrier.read_decision(round, decision));
-    a.barrier.finish(round, nothing, patient);
+    complete(a.barrier, round);
     return decision.epoch;
   };
   point.word.store_relaxed(make_snapshot_word(5, SnapshotState::kOpen));
@@ -370,9 +366,9 @@ TEST_CASE("barrier: a worker that was left out is waited for from the round for 
   const auto go_on = [](const Ranks&) { return true; };
   a.barrier.arrive(0);
   late.barrier.arrive(0);
-  a.barrier.finish(0, nothing, patient);
+  complete(a.barrier, 0);
   a.barrier.arrive(1);
-  a.barrier.finish(1, nothing, go_on);
+  complete(a.barrier, 1, go_on);
   REQUIRE(a.barrier.round() == 2);
   pass(a, 2);  // without waiting for it
   SUBCASE("by showing itself without arriving") { late.barrier.come_back(); }

@@ -82,14 +82,12 @@ TEST_CASE("barrier: a worker that arrives too late is not included, and learns i
   REQUIRE(decide(a, 0).decided);
   late.barrier.arrive(0);
   Ranks seen;
-  late.barrier.finish(
-      0,
-      [&](const Decision& decision) {
-        for (const std::uint32_t rank : {0U, 1U, 2U})
-          if (decision.contributors.contains(rank)) seen.push_back(rank);
-      },
-      patient);
+  const std::optional<Decision> decision = late.barrier.wait_decided(0, patient);
+  REQUIRE(decision);
+  for (const std::uint32_t rank : {0U, 1U, 2U})
+    if (decision->contributors.contains(rank)) seen.push_back(rank);
   CHECK(seen == Ranks{0, 1});
+  late.barrier.open(0);
   CHECK(late.barrier.round() == 1);
   CHECK_FALSE(late.barrier.was_in(0));
   CHECK(a.barrier.was_in(0));
@@ -102,17 +100,14 @@ TEST_CASE("barrier: a worker that arrives at a finished round is neither in it n
   a.barrier.arrive(0);
   pass(b, 0);
   late.barrier.arrive(0);
-  bool applied = false;
-  late.barrier.finish(
-      0, [&](const Decision&) { applied = true; }, patient);
-  CHECK_FALSE(applied);
+  CHECK_FALSE(late.barrier.wait_decided(0, patient));
   CHECK_FALSE(late.barrier.was_in(0));
   a.barrier.arrive(1);
   CHECK(decide(a, 1).missing == Ranks{1, 2});
   b.barrier.arrive(1);
   REQUIRE(decide(a, 1).decided);
   CHECK(contributors(a, 1) == Ranks{0, 1});
-  a.barrier.finish(1, nothing, patient);
+  complete(a.barrier, 1);
   CHECK_FALSE(late.barrier.was_in(0));
   CHECK_FALSE(late.barrier.was_in(1));
 }
@@ -124,7 +119,7 @@ TEST_CASE("barrier: a worker that was dropped takes part again in the next round
   pass(late, 0);
   REQUIRE_FALSE(late.barrier.was_in(0));
   late.barrier.arrive(1);
-  late.barrier.finish(1, nothing, patient);
+  complete(late.barrier, 1);
   CHECK(late.barrier.was_in(1));
   CHECK(contributors(a, 1) == std::nullopt);
 }
@@ -134,14 +129,11 @@ TEST_CASE("barrier: a helper that sleeps for rounds does not revoke a contributi
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
-  b.barrier.finish(
-      0,
-      [&](const Decision&) {  // b sleeps here, and the others continue with round 0
-        a.barrier.finish(0, nothing, patient);
-        a.barrier.arrive(1);
-        REQUIRE_FALSE(decide(a, 1).decided);
-      },
-      patient);
+  REQUIRE(b.barrier.wait_decided(0, patient));
+  complete(a.barrier, 0);  // b sleeps, and the others continue with round 0
+  a.barrier.arrive(1);
+  REQUIRE_FALSE(decide(a, 1).decided);
+  b.barrier.open(0);
   CHECK(b.barrier.was_in(0));
   CHECK(a.barrier.was_in(0));
   CHECK(a.barrier.round() == 1);
@@ -157,7 +149,7 @@ TEST_CASE("barrier: fewer live workers than the quorum close a round together, a
     b.barrier.arrive(round);
     REQUIRE(decide(a, round).decided);
     CHECK(contributors(a, round) == Ranks{0, 1});
-    a.barrier.finish(round, nothing, patient);
+    complete(a.barrier, round);
   }
   const auto told = events(job, EventKind::kShortQuorum);
   REQUIRE(told.size() == 1);
@@ -175,7 +167,7 @@ TEST_CASE("barrier: a short quorum is reported once, even if another worker deci
     b.barrier.arrive(round);
     Member& decider = round % 2 == 0 ? a : b;
     REQUIRE(decide(decider, round).decided);
-    decider.barrier.finish(round, nothing, patient);
+    complete(decider.barrier, round);
   }
   CHECK(events(job, EventKind::kShortQuorum).size() == 1);
 }
@@ -188,7 +180,7 @@ TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again
     const std::uint64_t number = a.barrier.round();
     for (Member* member : members) member->barrier.arrive(number);
     REQUIRE(decide(a, number).decided);
-    a.barrier.finish(number, nothing, patient);
+    complete(a.barrier, number);
   };
   round({&a, &*b, &*c});
   CHECK(events(job, EventKind::kShortQuorum).empty());
@@ -286,7 +278,7 @@ TEST_CASE("barrier: a decision carries the runtime settings of its moment, for a
   CHECK(first.clip_norm == 0);
   CHECK(first.momentum == 0.5F);
   CHECK(first.beta1 == 0.75F);
-  a.barrier.finish(0, nothing, patient);
+  complete(a.barrier, 0);
   a.barrier.arrive(1);
   b.barrier.arrive(1);
   REQUIRE(decide(b, 1).decided);
@@ -307,8 +299,8 @@ TEST_CASE("barrier: each step's decision is one event with its contributors") {
     second.barrier.arrive(round);
     REQUIRE(decide(second, round).decided);
     REQUIRE(decide(first, round).decided);
-    first.barrier.finish(round, nothing, patient);
-    second.barrier.finish(round, nothing, patient);
+    complete(first.barrier, round);
+    complete(second.barrier, round);
   }
   const auto decided = events(job, EventKind::kDecided);
   REQUIRE(decided.size() == 20);
@@ -318,4 +310,17 @@ TEST_CASE("barrier: each step's decision is one event with its contributors") {
     CHECK(decided[round].ranks.size() == 2);
     for (const std::uint32_t rank : expected) CHECK(decided[round].ranks.contains(rank));
   }
+}
+
+TEST_CASE("barrier: a decision is one event, also of a worker that gave up while applying it and comes back") {
+  const TestJob job(with_quorum(2, 0));
+  Member a(job), b(job);
+  a.barrier.arrive(0);
+  b.barrier.arrive(0);
+  REQUIRE(a.barrier.wait_decided(0, patient));
+  SUBCASE("to a round that is over") { complete(b.barrier, 0); }
+  SUBCASE("to a round that is not") {}
+  complete(a.barrier, 0);
+  CHECK(a.barrier.round() == 1);
+  CHECK(events(job, EventKind::kDecided).size() == 1);
 }
