@@ -39,7 +39,7 @@ struct JobConfig {
   std::optional<std::uint64_t> seed;
   double linger_seconds = 30.0;  // how long the ps stays when no worker is left
   // Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
-  // of mode ssp and a barrier() throw Error (kTimedOut). 0: no limit.
+  // of mode ssp and a barrier() throw Timeout. 0: no limit.
   double step_timeout_seconds = 0.0;
   std::uint32_t tasks = 1;                       // number of ps tasks; each has one shard
   Placement placement = Placement::kRoundRobin;  // how variables are distributed over the shards

@@ -57,8 +57,8 @@ class Server {
   //
   // Throws: Error with kAlreadyExists if a living ps serves the job or the task, or if the job was ended and workers of
   // it have not left; kIncompatible if the job has other settings; kInvalidArgument if the settings are invalid;
-  // kNoSpace if /dev/shm is full; kTimedOut if the job was not there in time; kNotFound with `adopt` if there is no
-  // such job; what reading the checkpoint config.restore throws; Interrupted.
+  // kNoSpace if /dev/shm is full; kNotFound with `adopt` if there is no such job; Timeout if the job was not there in
+  // time; what reading the checkpoint config.restore throws; Interrupted.
   explicit Server(const JobConfig& config, const ServerOptions& options = {});
 
   // The last task or worker to go removes the job's segments, unless a task has called keep_segments(). If serve() has

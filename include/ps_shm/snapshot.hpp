@@ -34,7 +34,7 @@ struct SnapshotOptions {
   //
   // Mode sync, where no push waits: how long to wait for a step that is being applied; 0: wait_seconds.
   double patience_seconds = 0.0;
-  // How long to wait for another snapshot of the job to be released.
+  // How long to wait for another snapshot of the job to be released; then the call throws Timeout.
   double wait_seconds = 60.0;
   // In-place variables are copied while pushes pause, the smallest first, up to this many bytes in all. Larger ones are
   // not point-in-time (is_point_in_time()).
@@ -42,8 +42,8 @@ struct SnapshotOptions {
   // Mode sync: take the state before this global step, which is still to come, and wait for it. The snapshot is exact
   // however late this process notices that the step has come. Meanwhile no other snapshot can be taken. Variables that
   // are declared while it waits are missing. There is no deadline but stop_requested. The call throws Error with
-  // kTimedOut if the job is past that step, with kInvalidState if all its processes have died, and with
-  // kInvalidArgument in another mode; JobFinished if the job ends before. 0: take the present state.
+  // kInvalidState if the job is past that step or all its processes have died, and with kInvalidArgument in another
+  // mode; JobFinished if the job ends before. 0: take the present state.
   std::uint64_t at_step = 0;
   // Polled while waiting for `at_step`; if true, the call throws Interrupted.
   std::function<bool()> stop_requested{};

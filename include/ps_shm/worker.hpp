@@ -98,8 +98,8 @@ class Worker {
   // Returns the variable of that name as other workers have declared it, and waits until it exists and is initialised.
   // `wait_seconds` limits each of the two waits; 0: no limit.
   //
-  // Throws: Error with kNotFound if nobody has declared it in time (the message lists the variables that exist),
-  // kTimedOut if it was not initialised in as much more time (its initialiser may have died); JobFinished; Interrupted.
+  // Throws: Error with kNotFound if nobody has declared it in time (the message lists the variables that exist);
+  // Timeout if it was not initialised in as much more time (its initialiser may have died); JobFinished; Interrupted.
   // Progress: blocks on the workers that declare and initialise it.
   Variable variable(const std::string& name, double wait_seconds = 10.0);
 
@@ -234,9 +234,9 @@ class Worker {
   // memory of /dev/shm as its versioned variables have. Mode sync: no push waits; the snapshot waits until no step is
   // being applied. The Worker must outlive the Snapshot.
   //
-  // Throws: Error with kUnavailable if another snapshot of the job was not released within wait_seconds, if workers do
-  // not finish applying a sync step, or if this process was repeatedly stopped while it took the snapshot; kNoSpace if
-  // /dev/shm is full; kInvalidState within a PushGroup; Interrupted.
+  // Throws: Timeout if another snapshot of the job was not released within wait_seconds; Error with kUnavailable if
+  // workers do not finish applying a sync step, or if this process was repeatedly stopped while it took the snapshot;
+  // kNoSpace if /dev/shm is full; kInvalidState within a PushGroup, or while this object has a snapshot; Interrupted.
   // Progress: blocks on another snapshot, and on the pushes (sync: the step) under way.
   Snapshot snapshot(const SnapshotOptions& options = {});
 
@@ -389,7 +389,7 @@ class Worker {
   // without the missing workers, and does not wait for them again until they show that they go on. In ssp, and in a
   // first sync step whose workers have not all joined, the timeout is an error.
   //
-  // Throws: Error with kTimedOut, see above, or kInvalidState in mode ssp within a PushGroup; JobFinished if the job
+  // Throws: Timeout, see above; Error with kInvalidState in mode ssp within a PushGroup; JobFinished if the job
   // was ended during a sync step; Interrupted. After a sync step() that has thrown, the next call goes on with the same
   // step. In ssp the step is counted before the wait, so it is counted even if the wait throws.
   // Progress: async: wait-free. ssp and sync: blocks on other workers.
@@ -440,8 +440,8 @@ class Worker {
   // A call that threw while it waited has arrived at its barrier, which the others may pass. The next call ends that
   // barrier.
   //
-  // Throws: Error with kTimedOut after step_timeout_seconds, kInvalidState within a PushGroup; JobFinished if the job
-  // was ended; Interrupted.
+  // Throws: Timeout after step_timeout_seconds; Error with kInvalidState within a PushGroup; JobFinished if the job was
+  // ended; Interrupted.
   // Progress: blocks on other workers.
   void barrier();
 

@@ -309,7 +309,8 @@ Args:
 Raises:
     TypeError: `consistent` is True and a variable is not of float32.
     Error: with `consistent`, a variable does not qualify (INVALID_ARGUMENT), a worker is stopped in the middle of a
-        push or another snapshot is not released (UNAVAILABLE), or /dev/shm is full (NO_SPACE).
+        push (UNAVAILABLE), or /dev/shm is full (NO_SPACE).
+    Timeout: another snapshot is not released.
 
 Progress: lock-free. consistent=True: at most some fifty lock-free copies, then it blocks as a snapshot does, on
 another snapshot and on the pushes under way.)")

@@ -188,8 +188,9 @@ Args:
 
 Raises:
     Error: the variable exists with another specification, or the checkpoint is of another model (INCOMPATIBLE); no
-        worker has declared it in time (NOT_FOUND) or initialised it in time (TIMED_OUT); the specification is invalid
-        (INVALID_ARGUMENT); the job can have no more variables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+        worker has declared it in time (NOT_FOUND); the specification is invalid (INVALID_ARGUMENT); the job can have no
+        more variables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+    Timeout: it was not initialised in time.
     JobFinished: the job was ended.
     TypeError, ValueError: `init` does not fit `shape` and `dtype`, or there is no such dtype.
     Exceptions of the function `init` propagate, and the next worker initialises the variable.

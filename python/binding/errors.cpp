@@ -91,7 +91,8 @@ of failure it is. Arrays that do not fit raise TypeError or ValueError instead.)
            "The job has finished its last step, or was ended: a worker has nothing left to do. `code` is JOB_FINISHED.",
            classes.error, ErrorCode::kJobFinished);
   classes.timeout =
-      make(module, "Timeout", "The caller's timeout expired. It is also a TimeoutError. `code` is TIMED_OUT.",
+      make(module, "Timeout", "A limit of time has passed: the caller's timeout, or the job's `step_timeout`. Every wait that has a limit "
+           "raises this when it is over. It is also a TimeoutError. `code` is TIMED_OUT.",
            nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_TimeoutError)), ErrorCode::kTimedOut);
   classes.gone = make(module, "PublisherGone",
                       "A subscriber waits for a newer generation, and the publication has no live publisher. Reading "

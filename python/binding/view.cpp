@@ -370,9 +370,9 @@ Args:
     group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
 
 Raises:
-    Error: the job is another user's (PERMISSION_DENIED); another snapshot was not released in time, or workers do not
-        finish applying a sync step (UNAVAILABLE); /dev/shm is full (NO_SPACE); the name belongs to another job by now
-        (INVALID_STATE).
+    Error: the job is another user's (PERMISSION_DENIED); workers do not finish applying a sync step (UNAVAILABLE);
+        /dev/shm is full (NO_SPACE); the name belongs to another job by now (INVALID_STATE).
+    Timeout: another snapshot was not released in time.
     TypeError: a variable is of bfloat16, which NumPy does not have.
 
 Progress: blocks on another snapshot, and on the pushes (mode sync: the step) under way.)");

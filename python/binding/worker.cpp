@@ -188,8 +188,7 @@ missing workers. Ctrl-C raises KeyboardInterrupt at once; the job goes on. After
 next call goes on with the same step. In mode ssp the step is counted even if the wait raises.
 
 Raises:
-    Error: the step_timeout expired in mode ssp, or in a first sync step whose workers have not all joined
-        (TIMED_OUT).
+    Timeout: the step_timeout expired in mode ssp, or in a first sync step whose workers have not all joined.
     JobFinished: the job was ended during a sync step.
 
 Progress: async: wait-free. ssp and sync: blocks on other workers.)")
@@ -215,7 +214,7 @@ The first one also waits until as many workers have joined as the job starts wit
 has arrived at its barrier, which the others may pass. The next call ends that barrier.
 
 Raises:
-    Error: the job's `step_timeout` expired (TIMED_OUT).
+    Timeout: the job's `step_timeout` expired.
     JobFinished: the job was ended.
 
 Progress: blocks on other workers.)")

@@ -88,9 +88,8 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
                     ErrorCode::kAlreadyExists);
     }
     if (turn.is_over(options.wait_job_seconds))
-      throw Error(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job_seconds,
-                              config.job),
-                  ErrorCode::kTimedOut);
+      throw Timeout(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job_seconds,
+                                config.job));
     turn.pause();
   }
 }

@@ -72,17 +72,19 @@ Snapshot::Impl::~Impl() {
 
 void Snapshot::Impl::lock(double wait_seconds) {
   const std::uint64_t until = shm::now_ns() + shm::to_ns(wait_seconds);
-  while (*taker.is_taking || !taker.job.locks().try_take(shm::kSnapshotByte)) {
+  if (*taker.is_taking)
+    throw Error(fmt::format("job '{}' can have one snapshot at a time: release the one that this object has taken",
+                            taker.job.job()),
+                ErrorCode::kInvalidState);
+  while (!taker.job.locks().try_take(shm::kSnapshotByte)) {
     if (taker.each_slice) taker.each_slice();
-    if (*taker.is_taking || shm::now_ns() >= until) {
+    if (shm::now_ns() >= until) {
       const std::optional<std::uint32_t> holder =
-          *taker.is_taking ? static_cast<std::uint32_t>(getpid())
-                           : shm::holder_of(shm::lock_holders(taker.job.control().descriptor()), shm::kSnapshotByte);
-      throw Error(
+          shm::holder_of(shm::lock_holders(taker.job.control().descriptor()), shm::kSnapshotByte);
+      throw Timeout(
           fmt::format("job '{}' can have one snapshot at a time, and {} did not give the existing one back "
                       "within {:.3g} s",
-                      taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process", wait_seconds),
-          ErrorCode::kUnavailable);
+                      taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process", wait_seconds));
     }
     shm::sleep_ns(1'000'000);
   }
@@ -172,7 +174,7 @@ shm::SnapshotPoint Snapshot::Impl::before_step(shm::SnapshotPointMaker& maker, c
                 ErrorCode::kInvalidState);
   throw Error(
       fmt::format("cannot take a snapshot of job '{}' at step {}: the job is past it", config.job, options.at_step),
-      ErrorCode::kTimedOut);
+      ErrorCode::kInvalidState);
 }
 
 Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : taker(who) {

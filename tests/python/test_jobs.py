@@ -39,6 +39,18 @@ def test_an_error_has_a_code_of_what_kind_of_failure_it_is(job):
     assert pickle.loads(pickle.dumps(caught.value)).code is codes.TIMED_OUT
 
 
+def test_every_wait_that_is_over_raises_timeout(job):
+    with ps_shm.Server(job, workers=2, mode="ssp", staleness=1, step_timeout=0.02):
+        with ps_shm.Worker(job) as worker, ps_shm.Worker(job):
+            with pytest.raises(ps_shm.Timeout, match="step-timeout"):
+                for _ in range(3):
+                    worker.step()
+            with pytest.raises(TimeoutError, match="rank 1"):
+                worker.barrier()
+            with ps_shm.View(job).snapshot(), pytest.raises(ps_shm.Timeout, match="one snapshot at a time"):
+                ps_shm.View(job).snapshot(wait=0.02)
+
+
 def test_workers_of_several_processes_lose_no_push(job, start):
     count = 3000
     text = """

@@ -71,7 +71,7 @@ TEST_CASE("an initialiser that dies is replaced by another rank and by its own s
     Server server(config);
     die_initialising(config);
     Worker worker(options(config, successor));
-    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Error);
+    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Timeout);
     CHECK(is_all_four(worker, worker.variable(vector_of(50'000), four)));
   }
 }

@@ -22,6 +22,11 @@ constexpr double kMostHeldSeconds = 0.5, kPauseSeconds = 0.02;
 // but not where the step will come before that pause is over, or somewhat later, unless the job makes no more steps
 constexpr double kImminentSeconds = 0.2, kMostImminentSeconds = 2;
 
+// Whether the next attempt may succeed: another process has a snapshot, or workers are stopped.
+bool may_come_soon(const Error& error) {
+  return error.code() == ErrorCode::kTimedOut || error.code() == ErrorCode::kUnavailable;
+}
+
 }  // namespace
 
 Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSettings settings, LogCallback say,
@@ -103,12 +108,12 @@ bool Checkpointing::look_ahead(double now, std::uint64_t step) {
     next_order_ = steady_seconds() + kPauseSeconds;
     return false;
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kTimedOut) return false;  // the job was past it: the next look counts it
+    if (error.code() == ErrorCode::kInvalidState) return false;  // the job was past it: the next look counts it
     if (error.code() == ErrorCode::kJobFinished) {  // the last checkpoint is left
       next_order_ = std::numeric_limits<double>::infinity();
       return false;
     }
-    if (error.code() != ErrorCode::kUnavailable) due_->move_past(now, at_step);
+    if (!may_come_soon(error)) due_->move_past(now, at_step);
     throw;
   }
   due_->move_past(now, at_step);
@@ -139,7 +144,7 @@ bool Checkpointing::look(bool is_last) {
   try {
     save(wait_seconds(is_last), 0);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kUnavailable) due_->move_past(now, step);  // else at the next call: it may come soon
+    if (!may_come_soon(error)) due_->move_past(now, step);  // else at the next call
     throw;
   }
   if (every != 0 && is_due) skipped_ += (saved_ - due_->next_step()) / every;

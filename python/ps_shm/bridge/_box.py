@@ -145,7 +145,7 @@ class Box:
         try:
             return self.view.snapshot(group=self.options.group, wait=CUT_SECONDS)
         except ps_shm.Error as error:
-            if error.code == ps_shm.ErrorCode.UNAVAILABLE:
+            if error.code == ps_shm.ErrorCode.UNAVAILABLE:  # workers are stopped
                 raise ps_shm.Timeout(str(error)) from error
             raise
 
