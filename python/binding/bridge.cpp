@@ -17,7 +17,7 @@
 #include "arrays.hpp"
 #include "bridge/passes.hpp"
 #include "calls.hpp"
-#include "config/spelling.hpp"
+#include "errors.hpp"
 #include "guest.hpp"
 #include "inspection/tables.hpp"
 #include "ps_shm/errors.hpp"
@@ -244,8 +244,7 @@ TableInfo table_of(const std::string& job, const std::string& name) {
     if (info.spec.name == name) return std::move(info);
     names.push_back(info.spec.name);
   }
-  throw Error(fmt::format("job '{}' has no table '{}'{}", job, name, config::did_you_mean(name, names)),
-              ErrorCode::kNotFound);
+  fail_not_found(fmt::format("job '{}'", job), "table", name, names);
 }
 
 GuestTable guest_table(const GuestHandle& guest, const std::string& name) {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "errors.hpp"
 #include "worker.hpp"
 
 namespace ps_shm::python {
@@ -41,9 +42,12 @@ bool has_floats(const Array& array) noexcept { return array.dtype() == DType::kF
 enum class Give { kValues, kGradient, kEither };
 
 const NamedVariable& find(const Bundle& self, const std::string& name) {
-  for (const NamedVariable& one : self.members)
+  std::vector<std::string> names;
+  for (const NamedVariable& one : self.members) {
     if (one.variable.name() == name) return one;
-  throw nb::key_error(name.c_str());
+    names.push_back(one.variable.name());
+  }
+  fail_not_found("the bundle", "variable", name, names);
 }
 
 // The arrays in the bundle's order, from a mapping by name or from a sequence.
@@ -269,7 +273,7 @@ void add_members(BundleClass& bundle) {
            [](const Bundle& self) {
              return fmt::format("<bundle of {} variables of {}>", self.members.size(), self.rank().what());
            })
-      .def("__getitem__", &find, "name"_a, "Returns the Variable of that name. Raises KeyError if the bundle has none.")
+      .def("__getitem__", &find, "name"_a, "Returns the Variable of that name. Raises NotFound if the bundle has none.")
       .def(
           "pin",
           [](nb::object self, nb::object arrays, bool writable) {

@@ -10,6 +10,7 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
+#include "errors.hpp"
 #include "persistence/checkpoint_folder.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/job_view.hpp"
@@ -22,9 +23,12 @@ namespace {
 using namespace nb::literals;
 
 const StoredVariable& find(const Checkpoint& self, const std::string& name) {
-  for (const StoredVariable& one : self.variables())
+  std::vector<std::string> names;
+  for (const StoredVariable& one : self.variables()) {
     if (one.name == name) return one;
-  throw nb::key_error(name.c_str());
+    names.push_back(one.name);
+  }
+  fail_not_found(fmt::format("checkpoint {}", self.folder()), "variable", name, names);
 }
 
 // Whether the slot has one float for each row instead of each element.
@@ -35,7 +39,7 @@ bool is_of_rows(const std::string& slot) {
 nb::object read(const Checkpoint& self, const std::string& name, const std::string& slot, nb::object out) {
   const StoredVariable& variable = find(self, name);
   if (!slot.empty() && std::find(variable.slots.begin(), variable.slots.end(), slot) == variable.slots.end())
-    throw nb::key_error(fmt::format("{}.{}", name, slot).c_str());
+    fail_not_found(fmt::format("variable '{}' of checkpoint {}", name, self.folder()), "slot", slot, variable.slots);
   const DType dtype = slot.empty() ? variable.dtype : DType::kFloat32;
   Shape shape = variable.shape;
   if (is_of_rows(slot)) shape.resize(1);
@@ -51,7 +55,11 @@ nb::object read(const Checkpoint& self, const std::string& name, const std::stri
 nb::object read_table(const Checkpoint& self, const std::string& name) {
   const std::vector<StoredTable>& all = self.tables();
   const auto found = std::find_if(all.begin(), all.end(), [&](const StoredTable& one) { return one.name == name; });
-  if (found == all.end()) throw nb::key_error(name.c_str());
+  if (found == all.end()) {
+    std::vector<std::string> names;
+    for (const StoredTable& one : all) names.push_back(one.name);
+    fail_not_found(fmt::format("checkpoint {}", self.folder()), "table", name, names);
+  }
   const nb::object keys = new_array(DType::kUint64, {found->rows});
   const nb::object rows = new_array(DType::kFloat32, {found->rows, found->row_size});
   const nb::object state = new_array(DType::kFloat32, {found->rows, found->state_size()});
@@ -194,7 +202,7 @@ Args:
     name: the name of the table.
 
 Raises:
-    KeyError: there is no such table.
+    NotFound: there is no such table.
     Error: a file cannot be read.)")
       .def("verify", &Checkpoint::verify, nb::call_guard<Released>(),
            R"(Reads all files and compares them with the hashes that were stored when they were written.
@@ -212,7 +220,7 @@ Args:
         shape; a slot is of float32, and has the shape (rows,) if it has one element for each row.
 
 Raises:
-    KeyError: there is no such variable or slot.
+    NotFound: there is no such variable or slot.
     TypeError, ValueError: `out` has another dtype or shape; or it is None and the variable is of bfloat16, which
         NumPy does not have.
     Error: the file cannot be read.)")

@@ -1,10 +1,12 @@
 #include "errors.hpp"
 
+#include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <string>
 
+#include "config/spelling.hpp"
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm::python {
@@ -12,13 +14,13 @@ namespace nb = nanobind;
 namespace {
 
 struct Classes {
-  PyObject *error, *finished, *timeout, *gone;  // kept until the process ends
+  PyObject *error, *finished, *timeout, *gone, *missing;  // kept until the process ends
 };
 Classes classes;
 
-PyObject* make(nb::module_& module, const char* name, const char* documentation, nb::handle bases, ErrorCode code) {
+PyObject* make(nb::module_& module, const char* name, const char* documentation, nb::handle bases, ErrorCode code,
+               nb::dict attributes = nb::dict()) {
   const std::string full = nb::cast<std::string>(module.attr("__name__")) + "." + name;
-  nb::dict attributes;
   attributes["code"] = nb::cast(code);  // for exceptions that a program raises itself
   PyObject* made = PyErr_NewExceptionWithDoc(full.c_str(), documentation, bases.ptr(), attributes.ptr());
   if (made == nullptr) throw nb::python_error();
@@ -42,11 +44,17 @@ void translate(const std::exception_ptr& thrown, void*) {
   } catch (const PublisherGone& error) {
     raise(classes.gone, error);
   } catch (const Error& error) {
-    raise(classes.error, error);
+    raise(error.code() == ErrorCode::kNotFound ? classes.missing : classes.error, error);
   }
 }
 
 }  // namespace
+
+void fail_not_found(const std::string& whole, const std::string& kind, const std::string& name,
+                    const std::vector<std::string>& known) {
+  throw Error(fmt::format("{} has no {} '{}'; it has {}", whole, kind, name, config::what_there_is(name, known)),
+              ErrorCode::kNotFound);
+}
 
 void add_errors(nb::module_& module) {
   nb::enum_<ErrorCode> codes(module, "ErrorCode",
@@ -94,6 +102,13 @@ of failure it is. Arrays that do not fit raise TypeError or ValueError instead.)
       make(module, "Timeout", "A limit of time has passed: the caller's timeout, or the job's `step_timeout`. Every wait that has a limit "
            "raises this when it is over. It is also a TimeoutError. `code` is TIMED_OUT.",
            nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_TimeoutError)), ErrorCode::kTimedOut);
+  nb::dict text;  // that of KeyError would be in quotation marks
+  text["__str__"] = nb::handle(PyExc_BaseException).attr("__str__");
+  classes.missing =
+      make(module, "NotFound",
+           "There is no job, variable, table, tensor, checkpoint or file of that name. It is also a KeyError. The text "
+           "lists the names that there are, if these are few kinds of things. `code` is NOT_FOUND.",
+           nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_KeyError)), ErrorCode::kNotFound, text);
   classes.gone = make(module, "PublisherGone",
                       "A subscriber waits for a newer generation, and the publication has no live publisher. Reading "
                       "may be tried again when another publisher has taken over. `code` is PUBLISHER_GONE.",

@@ -132,7 +132,7 @@ Args:
     step: a number of the caller's own, such as the training step. The file's metadata has it.
 
 Raises:
-    KeyError: there is no tensor of a name.
+    NotFound: there is no tensor of a name.
     ValueError: an array has the wrong shape.
     TypeError: an array has another dtype or cannot be used.
     Error: a tensor is missing in the first generation (INVALID_ARGUMENT); the folder cannot be written (NO_SPACE,

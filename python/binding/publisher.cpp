@@ -323,7 +323,7 @@ Args:
     name: the name of the tensor.
 
 Raises:
-    KeyError: there is no tensor of that name.
+    NotFound: there is no tensor of that name.
     Error: /dev/shm is full (NO_SPACE); the generation has been committed or given up, or the publisher is closed
         (INVALID_STATE).
 

@@ -8,6 +8,7 @@
 
 #include "config/job_settings.hpp"
 #include "config/spelling.hpp"
+#include "errors.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "update/traits.hpp"
@@ -147,8 +148,7 @@ std::vector<std::uint64_t> shape_in_job(const std::string& job, const std::strin
     if (one.name == variable) return one.shape;
     names.push_back(one.name);
   }
-  throw Error(fmt::format("job '{}' has no variable '{}'{}", job, variable, config::did_you_mean(variable, names)),
-              ErrorCode::kNotFound);
+  fail_not_found(fmt::format("job '{}'", job), "variable", variable, names);
 }
 
 }  // namespace ps_shm::python

@@ -181,7 +181,7 @@ copy_to(). NumPy has neither bfloat16 nor float8: torch(), dlpack() and ps_shm.t
 a copy, and copy_to() copies them into tensors of PyTorch.
 
 Raises:
-    KeyError: there is no tensor of that name.
+    NotFound: there is no tensor of that name.
     TypeError: the tensor is of bfloat16 or float8, which NumPy does not have.)")
       .def("dlpack", &dlpack, "name"_a, nb::sig("def dlpack(self, name: str) -> SupportsDLPack"),
            R"(Returns a tensor in shared memory as an object with DLPack, without a copy, of any dtype.
@@ -192,7 +192,7 @@ The object, and what is made of it, keeps the generation leased. The memory is r
 writing to such a tensor ends the process with SIGSEGV.
 
 Raises:
-    KeyError: there is no tensor of that name.)")
+    NotFound: there is no tensor of that name.)")
       .def(
           "torch",
           [](const GenerationHandle& self, const std::string& name) {
@@ -205,7 +205,7 @@ The tensor keeps the generation leased. The memory is read-only, which PyTorch d
 the process with SIGSEGV.
 
 Raises:
-    KeyError: there is no tensor of that name.)")
+    NotFound: there is no tensor of that name.)")
       .def("__len__", [](const GenerationHandle& self) { return self->tensor_count(); })
       .def(
           "__iter__", [](const GenerationHandle& self) { return nb::iter(nb::cast(names_in(self))); },

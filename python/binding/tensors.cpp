@@ -7,6 +7,8 @@
 
 #include <utility>
 
+#include "errors.hpp"
+
 namespace ps_shm::python {
 namespace {
 
@@ -36,7 +38,11 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
 
 std::uint32_t NamedTensors::find(const std::string& name) const {
   const std::optional<std::uint32_t> found = names_.find(all_, name);
-  if (!found) throw nb::key_error(name.c_str());
+  if (!found) {
+    std::vector<std::string> names;
+    for (const TensorSpec& one : all_) names.push_back(one.name);
+    fail_not_found("the publication", "tensor", name, names);
+  }
   return *found;
 }
 

@@ -23,7 +23,7 @@ class NamedTensors {
   const std::vector<TensorSpec>& all() const noexcept { return all_; }
   const TensorSpec& operator[](std::uint32_t number) const { return all_[number]; }
   bool contains(const std::string& name) const { return names_.find(all_, name).has_value(); }
-  std::uint32_t find(const std::string& name) const;  // raises KeyError
+  std::uint32_t find(const std::string& name) const;  // throws Error (NOT_FOUND)
 
  private:
   std::vector<TensorSpec> all_;
@@ -37,7 +37,7 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds);
 bool rounds_to(const std::string& dtype);
 
 // One writer's slices, for each tensor's name Python's slices along its first axes: slice(0, 3), or a tuple of them. Raises
-// KeyError, TypeError, ValueError.
+// NotFound, TypeError, ValueError.
 std::vector<Slice> slices_of(const NamedTensors& tensors, const nb::dict& given);
 
 // The arrays for the tensors, in their order. With `some`, tensors without an array are unset; with `rounds` those of a tensor
@@ -52,7 +52,7 @@ struct TensorPart {
   std::uint64_t begin;  // in elements
 };
 // `begin` counts elements; unset: the array has all of them. With `rounds` those of a tensor of bfloat16 may be of float32.
-// Raises KeyError, TypeError, ValueError; `verb` begins the message.
+// Raises NotFound, TypeError, ValueError; `verb` begins the message.
 TensorPart tensor_part(const NamedTensors& tensors, const std::string& name, nb::handle given,
                        std::optional<std::uint64_t> begin, bool rounds, const char* verb);
 

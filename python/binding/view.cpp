@@ -10,6 +10,7 @@
 
 #include "arrays.hpp"
 #include "calls.hpp"
+#include "errors.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "server.hpp"
@@ -38,10 +39,13 @@ struct ViewHandle {
   }
 };
 
-VariableInfo find(const std::vector<VariableInfo>& all, const std::string& name) {
-  for (const VariableInfo& one : all)
+VariableInfo find(const std::vector<VariableInfo>& all, const std::string& name, const std::string& whole) {
+  std::vector<std::string> names;
+  for (const VariableInfo& one : all) {
     if (one.name == name) return one;
-  throw nb::key_error(name.c_str());
+    names.push_back(one.name);
+  }
+  fail_not_found(whole, "variable", name, names);
 }
 
 JobInfo info(const ViewHandle& self) {
@@ -56,7 +60,7 @@ std::vector<VariableInfo> variables(const ViewHandle& self) {
 DType copied_as(DType dtype) { return dtype == DType::kBFloat16 ? DType::kFloat32 : dtype; }
 
 nb::object values(const ViewHandle& self, const std::string& name) {
-  const VariableInfo variable = find(variables(self), name);
+  const VariableInfo variable = find(variables(self), name, "the job");
   nb::object made = new_array(copied_as(variable.dtype), variable.shape);
   const Array array(made, Use::kWrite, "values");
   self.look([&](const JobView& view) {
@@ -91,7 +95,11 @@ class TakenSnapshot {
   }
 
   const std::vector<std::string>& names() const { return names_; }
-  VariableInfo variable(const std::string& name) const { return find(all_, name); }
+  VariableInfo variable(const std::string& name) const {
+    if (std::find(names_.begin(), names_.end(), name) == names_.end())
+      fail_not_found("the snapshot", "variable", name, names_);
+    return find(all_, name, "the snapshot");
+  }
   std::uint64_t updates(const std::string& name) const { return get().updates(name); }
   std::uint64_t global_step() const { return get().global_step(); }
   bool is_point_in_time(const std::string& name) const { return get().is_point_in_time(name); }
@@ -214,7 +222,7 @@ Args:
     out: an array of the variable's type and shape, or with as many elements in one axis.
 
 Raises:
-    KeyError: the snapshot has no such variable.
+    NotFound: the snapshot has no such variable.
     TypeError: the array has another type.
     ValueError: it has another shape.
     Error: the snapshot has been released (INVALID_STATE).
@@ -336,7 +344,7 @@ Each chunk is one version of that chunk, and each element of an in-place variabl
 block of 128 elements of a chunk. The copy as a whole is not point-in-time; see state().
 
 Raises:
-    KeyError: there is no variable of that name.
+    NotFound: there is no variable of that name.
     Error: the variable is not initialised (INVALID_STATE).
     TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)")
       .def(

@@ -105,7 +105,7 @@ Args:
         a tensor of which some elements are missing at the end is not published.
 
 Raises:
-    KeyError: there is no tensor of that name.
+    NotFound: there is no tensor of that name.
     ValueError: the array has another shape, or does not fit.
     TypeError: the array has another dtype or cannot be used.
     Error: the generation has been committed or given up, or the publisher is closed (INVALID_STATE).

@@ -24,7 +24,7 @@ checkpoint           saving a job to files and loading it
 Publisher,           passing whole sets of tensors from one process to others, without a job
   Subscriber
 FolderPublisher      the same as files, for programs that load weights from a folder
-Error                base class of Timeout, JobFinished and PublisherGone
+Error                base class of Timeout, NotFound, JobFinished and PublisherGone
 ps_shm.torch         the same for PyTorch models; import it separately
 ps_shm.bridge        a program that joins the jobs of several machines: python -m ps_shm.bridge --help
 
@@ -42,6 +42,7 @@ from ._core import (
     GpuUse,
     Guest,
     JobFinished,
+    NotFound,
     Pinned,
     PublisherGone,
     PushedKeys,
@@ -62,7 +63,7 @@ from ._publication import Generation, NewGeneration, Publisher, Reader, Subscrib
 
 collections.abc.Mapping.register(Generation)
 __version__: str = getattr(_core, "__version__")
-for _error in (Error, ErrorCode, JobFinished, PublisherGone, Timeout):
+for _error in (Error, ErrorCode, JobFinished, NotFound, PublisherGone, Timeout):
     _error.__module__ = "ps_shm"  # the name that programs catch and that tracebacks show
 
 __all__ = [
@@ -77,6 +78,7 @@ __all__ = [
     "JobFinished",
     "NewFolderGeneration",
     "NewGeneration",
+    "NotFound",
     "Pinned",
     "Publisher",
     "PublisherGone",

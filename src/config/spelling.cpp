@@ -53,4 +53,13 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return one.empty() ? one : "; did you mean " + one + "?";
 }
 
+std::string what_there_is(const std::string& word, const std::vector<std::string>& known) {
+  constexpr std::size_t kShown = 20;
+  if (known.empty()) return "none";
+  std::string text;
+  for (std::size_t i = 0; i < std::min(known.size(), kShown); ++i) text += (i == 0 ? "" : ", ") + known[i];
+  if (known.size() > kShown) text += ", ... (" + std::to_string(known.size()) + ")";
+  return text + did_you_mean(word, known);
+}
+
 }  // namespace ps_shm::config

@@ -16,4 +16,8 @@ std::string nearest(const std::string& word, const std::vector<std::string>& kno
 // "; did you mean WORD?", or empty.
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);
 
+// "A, B, C; did you mean B?", of many only the first; "none" if there are none: for a text that says what there is
+// instead of `word`.
+std::string what_there_is(const std::string& word, const std::vector<std::string>& known);
+
 }  // namespace ps_shm::config

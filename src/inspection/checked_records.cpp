@@ -173,9 +173,8 @@ Group find_group(const JobSegments& job, const std::vector<CheckedRecord>& recor
       throw Error(fmt::format("variable '{}' is not initialised yet", name), ErrorCode::kInvalidState);
     return group;
   }
-  throw Error(names.empty() ? fmt::format("there is no variable '{}': job '{}' has none yet", name, job.job())
-                            : fmt::format("there is no variable '{}': job '{}' has {}{}", name, job.job(),
-                                          fmt::join(names, ", "), config::did_you_mean(name, names)),
+  throw Error(fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(),
+                          config::what_there_is(name, names)),
               ErrorCode::kNotFound);
 }
 

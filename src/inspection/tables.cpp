@@ -85,9 +85,8 @@ TableView open_table_named(const shm::JobSegments& job, const std::string& name)
     names.emplace_back(shm::text_of(table.front().checked->name));
     if (names.back() == name) return std::move(table);
   }
-  throw Error(names.empty() ? fmt::format("there is no table '{}': job '{}' has none", name, job.job())
-                            : fmt::format("there is no table '{}': job '{}' has {}{}", name, job.job(),
-                                          fmt::join(names, ", "), config::did_you_mean(name, names)),
+  throw Error(fmt::format("there is no table '{}': job '{}' has {}", name, job.job(),
+                          config::what_there_is(name, names)),
               ErrorCode::kNotFound);
 }
 

@@ -99,13 +99,13 @@ void Checkpoint::read(const std::string& variable, std::span<std::byte> out, con
   if (stored == nullptr) {
     std::vector<std::string> names;
     for (const StoredVariable& one : impl_->facts.variables) names.push_back(one.name);
-    throw Error(fmt::format("checkpoint {} has no variable '{}'; it has {}{}", impl_->folder, variable,
-                            fmt::join(names, ", "), config::did_you_mean(variable, names)),
+    throw Error(fmt::format("checkpoint {} has no variable '{}'; it has {}", impl_->folder, variable,
+                            config::what_there_is(variable, names)),
                 ErrorCode::kNotFound);
   }
   if (!slot.empty() && std::find(stored->slots.begin(), stored->slots.end(), slot) == stored->slots.end())
     throw Error(fmt::format("checkpoint {}: variable '{}' has no slot '{}'; it has {}", impl_->folder, variable, slot,
-                            stored->slots.empty() ? "none" : fmt::format("{}", fmt::join(stored->slots, ", "))),
+                            config::what_there_is(slot, stored->slots)),
                 ErrorCode::kNotFound);
   const DType dtype = slot.empty() ? stored->dtype : DType::kFloat32;
   impl_->with_tensor(
@@ -125,9 +125,8 @@ void Checkpoint::read_rows(const std::string& table, std::uint64_t first, std::s
   if (stored == all.end()) {
     std::vector<std::string> names;
     for (const StoredTable& one : all) names.push_back(one.name);
-    throw Error(fmt::format("checkpoint {} has no table '{}'; it has {}{}", impl_->folder, table,
-                            names.empty() ? "none" : fmt::format("{}", fmt::join(names, ", ")),
-                            config::did_you_mean(table, names)),
+    throw Error(fmt::format("checkpoint {} has no table '{}'; it has {}", impl_->folder, table,
+                            config::what_there_is(table, names)),
                 ErrorCode::kNotFound);
   }
   const std::uint64_t width = stored->row_size, per_row = stored->state_size();

@@ -240,8 +240,8 @@ const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::str
   if (found != variables.end()) return found->second;
   std::vector<std::string> names;
   for (const auto& [known, parts] : variables) names.push_back(known);
-  throw Error(fmt::format("the snapshot of job '{}' has no variable '{}': it was not initialised{}", taker.job.job(),
-                          name, config::did_you_mean(name, names)),
+  throw Error(fmt::format("the snapshot of job '{}' has no variable '{}'; those that were initialised are {}",
+                          taker.job.job(), name, config::what_there_is(name, names)),
               ErrorCode::kNotFound);
 }
 

@@ -155,8 +155,8 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
   const WaitMark mark(entry, shm::WaitingFor::kVariable, 0);
   shm::wait_for_fact(job.state().activity, is_complete, [&] {
     if (!wait.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
-      throw Error(fmt::format("job '{}' has no variable '{}'; it has: {}{}", job.job(), name,
-                              fmt::join(directory.names(), ", "), config::did_you_mean(name, directory.names())),
+      throw Error(fmt::format("job '{}' has no variable '{}'; it has {}", job.job(), name,
+                              config::what_there_is(name, directory.names())),
                   ErrorCode::kNotFound);
   });
   return positions;

@@ -252,7 +252,7 @@ TEST_CASE("job view: an uninitialised variable is marked and its values are refu
 TEST_CASE("job view: an unknown variable's error lists the existing ones") {
   TestJob job;
   const JobView view(job.config.job);
-  CHECK(contains(error_of([&] { view.values("x"); }), "has none yet"));
+  CHECK(contains(error_of([&] { view.values("x"); }), "has none"));
   job.declare("weights", 4);
   job.declare("bias", 4);
   CHECK(contains(error_of([&] { view.values("x"); }), "has weights, bias"));

@@ -179,9 +179,9 @@ std::uint32_t Bundle::find(const std::string& tensor) const {
   if (const auto number = names_.find(spec_.tensors, tensor)) return *number;
   std::vector<std::string> names;
   for (const TensorSpec& one : spec_.tensors) names.push_back(one.name);
-  throw Error(
-      fmt::format("publication '{}' has no tensor '{}'{}", spec_.name, tensor, config::did_you_mean(tensor, names)),
-      ErrorCode::kNotFound);
+  throw Error(fmt::format("publication '{}' has no tensor '{}'; it has {}", spec_.name, tensor,
+                          config::what_there_is(tensor, names)),
+              ErrorCode::kNotFound);
 }
 
 RemoveOutcome remove_bundle(const std::string& publication, int own, const Trust& trust) {
