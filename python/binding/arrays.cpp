@@ -223,11 +223,46 @@ std::string to_text(const Shape& shape) {
   return fmt::format("({}{})", fmt::join(shape, ", "), shape.size() == 1 ? "," : "");
 }
 
-DType dtype_of(const std::string& name) {
+DType dtype_of(nb::handle given) {
+  std::string name;
+  if (!nb::try_cast(given, name)) {
+    constexpr std::string_view kTorch = "torch.";
+    name = nb::str(given).c_str();
+    if (name.starts_with(kTorch)) {
+      name.erase(0, kTorch.size());
+    } else {
+      try {
+        name = nb::cast<std::string>(nb::module_::import_("numpy").attr("dtype")(given).attr("name"));
+      } catch (const nb::python_error& error) {
+        if (!error.matches(PyExc_TypeError)) throw;
+        refuse(fmt::format("dtype is a {}; pass a name such as 'float32', or a dtype of NumPy or PyTorch", name_of(given)));
+      }
+    }
+  }
   if (const update::DTypeTraits* row = update::find_dtype(name)) return row->dtype;
   std::vector<std::string> names;
   for (const update::DTypeTraits& row : update::kDTypes) names.emplace_back(row.name);
   throw nb::value_error(fmt::format("dtype '{}' is none of {}", name, fmt::join(names, ", ")).c_str());
+}
+
+Shape shape_of(nb::handle given, const std::string& what) {
+  const auto extent = [&](nb::handle one) -> std::uint64_t {
+    if (PyIndex_Check(one.ptr()) == 0)
+      refuse(fmt::format("{} has an extent that is a {}; pass an int or a tuple of ints", what, name_of(one)));
+    const nb::object number = nb::steal(PyNumber_Index(one.ptr()));
+    std::uint64_t value = 0;
+    if (!number.is_valid() || !nb::try_cast(number, value)) {
+      PyErr_Clear();
+      throw nb::value_error(fmt::format("{} has the extent {}", what, nb::str(one).c_str()).c_str());
+    }
+    return value;
+  };
+  if (PyIndex_Check(given.ptr()) != 0) return {extent(given)};
+  if (PySequence_Check(given.ptr()) == 0 || nb::isinstance<nb::str>(given))
+    refuse(fmt::format("{} is a {}; pass an int or a tuple of ints", what, name_of(given)));
+  Shape shape;
+  for (const nb::handle one : nb::borrow<nb::sequence>(given)) shape.push_back(extent(one));
+  return shape;
 }
 
 // NumPy's name for bytes of no type is the one in files of such elements.

@@ -62,8 +62,11 @@ std::string name_in(nb::handle key);
 
 std::string to_text(const Shape& shape);  // (10, 3)
 
-// By its name, as "int64"; raises ValueError.
-DType dtype_of(const std::string& name);
+// A name, as "int64", or a type of NumPy, ml_dtypes or PyTorch. Raises TypeError, ValueError.
+DType dtype_of(nb::handle given);
+
+// An extent, or a sequence of them. Raises TypeError, ValueError; `what` begins the message.
+Shape shape_of(nb::handle given, const std::string& what);
 
 // A new NumPy array, not initialised.
 nb::object new_array(DType dtype, const Shape& shape);

@@ -119,7 +119,7 @@ void end_waits() {
 void Guarded::check() const {
   if (is_inherited())
     throw Error(what_ + " is the parent process's: a forked child makes its own", ErrorCode::kInvalidState);
-  if (is_closed.load(std::memory_order_relaxed)) throw Error(what_ + " has left", ErrorCode::kInvalidState);
+  if (is_closed.load(std::memory_order_relaxed)) throw Error(what_ + " " + closed_, ErrorCode::kInvalidState);
 }
 
 Turn::Turn(Guarded& object) : object_((object.check(), object)) {

@@ -47,7 +47,8 @@ void end_waits();
 // What one thread at a time may use, and no forked child.
 class Guarded {
  public:
-  explicit Guarded(std::string what) : what_(std::move(what)) {}
+  explicit Guarded(std::string what, std::string closed = "has left")
+      : what_(std::move(what)), closed_(std::move(closed)) {}
 
   bool is_inherited() const noexcept { return forks_ != fork_count(); }
   const std::string& what() const noexcept { return what_; }
@@ -66,7 +67,8 @@ class Guarded {
 
  private:
   friend class Turn;
-  std::string what_;  // for messages: worker 0 of job demo
+  std::string what_;    // for messages: worker 0 of job demo
+  std::string closed_;  // and what it is once it was closed: has left
   std::uint32_t forks_ = fork_count();
   std::timed_mutex mutex_;
   std::atomic<std::thread::id> holder_{};

@@ -65,15 +65,24 @@ struct Initial {
   nb::object function;
 };
 
-VariableSpec specify(const std::string& name, const Initial& init, const std::optional<Shape>& shape,
-                     const std::optional<std::string>& dtype, const std::optional<std::string>& rule,
-                     const std::optional<std::string>& layout, float regularize, float lr_scale) {
+// Nobody means float64, which NumPy makes of numbers without a dtype, for what is to be trained.
+void warn_of_float64(const VariableSpec& spec, const std::optional<std::string>& rule) {
+  if (spec.dtype != DType::kFloat64 || (rule && *rule == "add")) return;
+  const std::string line = fmt::format(
+      "variable '{}' is of float64, which takes no gradients; pass float32, or dtype='float64' if that is meant",
+      spec.name);
+  if (PyErr_WarnEx(PyExc_UserWarning, line.c_str(), 1) != 0) throw nb::python_error();
+}
+
+VariableSpec specify(const std::string& name, const Initial& init, nb::handle shape, nb::handle dtype,
+                     const std::optional<std::string>& rule, const std::optional<std::string>& layout, float regularize,
+                     float lr_scale) {
   VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize, .rate_scale = lr_scale};
-  if (shape) spec.shape = *shape;
-  if (dtype) spec.dtype = dtype_of(*dtype);
+  if (!shape.is_none()) spec.shape = shape_of(shape, fmt::format("variable '{}': the shape", name));
+  if (!dtype.is_none()) spec.dtype = dtype_of(dtype);
   if (init.array) {
-    if (!shape) spec.shape = init.array->shape();
-    if (!dtype) spec.dtype = init.array->dtype();
+    if (shape.is_none()) spec.shape = init.array->shape();
+    if (dtype.is_none()) spec.dtype = init.array->dtype();
     init.array->require(spec.dtype, spec.shape, fmt::format("variable '{}': init", name));
   }
   if (init.number && !update::takes_gradients(spec.dtype))
@@ -94,12 +103,13 @@ NamedVariable existing_variable(const WorkerHandle& self, const std::string& nam
   return {self.rank, *found, shape_in_job(self.use().config().job, name)};
 }
 
-nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, std::optional<Shape> shape,
-                    std::optional<std::string> dtype, std::optional<std::string> rule,
-                    std::optional<std::string> layout, float regularize, float lr_scale, double wait) {
-  if (init.is_none() && !shape) return nb::cast(existing_variable(self, name, wait));
+nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, nb::object shape,
+                    nb::object dtype, std::optional<std::string> rule, std::optional<std::string> layout,
+                    float regularize, float lr_scale, double wait) {
+  if (init.is_none() && shape.is_none()) return nb::cast(existing_variable(self, name, wait));
   const Initial initial(init, name);
   const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize, lr_scale);
+  if (dtype.is_none()) warn_of_float64(spec, rule);
   std::optional<Variable> made;
   {
     const Turn turn(*self.rank);
@@ -131,9 +141,10 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
       throw nb::type_error(fmt::format("variable '{}': pass its first values as an array", name).c_str());
     const DType dtype = initials.back().array->dtype();
     const bool is_trained = update::takes_gradients(dtype);
-    specs.push_back(specify(name, initials.back(), {}, {}, is_trained ? rule : std::nullopt,
+    specs.push_back(specify(name, initials.back(), nb::none(), nb::none(), is_trained ? rule : std::nullopt,
                             is_trained ? layout : std::nullopt, is_trained ? regularized(key) : 0.0F,
                             lr_scale && lr_scale->contains(key) ? nb::cast<float>((*lr_scale)[key]) : 1.0F));
+    warn_of_float64(specs.back(), rule);
   }
   std::vector<Variable> made;
   {
@@ -154,8 +165,8 @@ void add_declaring_methods(nb::class_<WorkerHandle>& type) {
           nb::sig(
               "def variable(self, name: str, init: Array | float | "
               "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
-              "collections.abc.Sequence[int] | None "
-              "= None, dtype: str | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
+              "int | collections.abc.Sequence[int] | None "
+              "= None, dtype: DType | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
               "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
           R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
 
@@ -172,8 +183,9 @@ Args:
         every element. A function is called with a NumPy array of zeros, which it fills; every worker's function should
         produce the same values. For bfloat16 the array is of float32, and numbers are rounded to nearest. None: zeros
         if `shape` is given; otherwise the variable is one that another worker declares.
-    shape: the extents of at most 8 axes. None: the shape of the array `init`, otherwise () for a scalar.
-    dtype: the type of the elements, such as "int64". None: the dtype of the array `init`, otherwise "float32".
+    shape: the extents of at most 8 axes, or the only one. None: the shape of the array `init`, otherwise () for a scalar.
+    dtype: the type of the elements, such as "int64", numpy.int64 or torch.int64. None: the dtype of the array `init`,
+        otherwise "float32". A float64 array without a dtype warns, because it takes no gradients.
         Gradients apply to float32 and bfloat16 only; a variable of another type has rule add and layout versioned.
         bfloat16 takes half the memory of float32. Its gradients are of float32, and each update rounds its results
         stochastically: on average nothing is lost. Its optimizer state is of float32; in place, where it lies beside

@@ -48,7 +48,7 @@ using FolderWriting = WritingHandle<FolderPublishing>;
 
 std::shared_ptr<FolderPublishing> folder_publisher(const std::string& folder, const nb::dict& tensors,
                                                    std::uint32_t files, const std::string& static_files,
-                                                   const std::string& dtype) {
+                                                   nb::handle dtype) {
   const bool rounds = rounds_to(dtype);
   std::vector<TensorSpec> specs = tensor_specs(tensors, rounds);
   const Released release;
@@ -97,13 +97,13 @@ void add_folder(nb::module_& module) {
       .def(
           "__init__",
           [](FolderHandle* self, const std::filesystem::path& folder, const nb::dict& tensors, std::uint32_t files,
-             const std::filesystem::path& static_files, const std::string& dtype) {
+             const std::filesystem::path& static_files, nb::object dtype) {
             new (self) FolderHandle{folder_publisher(folder.string(), tensors, files, static_files.string(), dtype)};
           },
-          "folder"_a, "tensors"_a, nb::kw_only(), "files"_a = 2, "static_files"_a = "", "dtype"_a = "",
+          "folder"_a, "tensors"_a, nb::kw_only(), "files"_a = 2, "static_files"_a = "", "dtype"_a = nb::none(),
           nb::sig(
               "def __init__(self, folder: str | os.PathLike[str], tensors: dict[str, typing.Any], *, files: int = 2, "
-              "static_files: str | os.PathLike[str] = '', dtype: str = '') -> None"),
+              "static_files: str | os.PathLike[str] = '', dtype: DType | None = None) -> None"),
           R"(Creates the folder, or takes over one whose publisher has died or left.
 
 Generations of a folder that is taken over are numbered on. What a killed publisher has not completed is removed.

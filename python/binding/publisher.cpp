@@ -43,7 +43,7 @@ struct PublisherHandle {
 using NewGeneration = WritingHandle<Publishing>;
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-                                      std::uint32_t records, const std::string& dtype, bool populate,
+                                      std::uint32_t records, nb::handle dtype, bool populate,
                                       const std::string& group, double wait, double busy_wait, std::uint32_t writer,
                                       const std::vector<nb::dict>& slices) {
   const bool rounds = rounds_to(dtype);
@@ -135,17 +135,17 @@ void add_publisher(nb::module_& module) {
       .def(
           "__init__",
           [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-             std::uint32_t records, const std::string& dtype, bool populate, const std::string& group, double wait,
+             std::uint32_t records, nb::object dtype, bool populate, const std::string& group, double wait,
              double busy_wait, std::uint32_t writer, const std::vector<nb::dict>& slices) {
             new (self) PublisherHandle{publisher(name, tensors, subscribers, records, dtype, populate, group, wait,
                                                  busy_wait, writer, slices)};
           },
-          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = "",
+          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = nb::none(),
           "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0, "writer"_a = 0,
           "slices"_a = std::vector<nb::dict>(),
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, dtype: str = '', populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0, "
+              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0, "
               "writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
           R"(Creates the publication, or takes over one whose publisher has died or left.
 

@@ -36,6 +36,12 @@ std::string text_of(const config::Setting<JobConfig>& row, nb::handle value) {
 
 // "; did you mean A, B or C?", the nearest of `known`, or empty.
 std::string nearest_of(const std::string& key, std::vector<std::string> known) {
+  // What other libraries call it, which is what it means: learning_rate.
+  std::string words = key + " ";
+  std::replace(words.begin(), words.end(), '_', ' ');
+  for (const config::Setting<JobConfig>& row : config::job_settings())
+    if (row.meaning.starts_with(words) && std::find(known.begin(), known.end(), key_of(row)) != known.end())
+      return fmt::format("; did you mean {}?", key_of(row));
   constexpr std::size_t kMost = 3;
   std::vector<std::string> near;
   for (std::string one; near.size() < kMost && !(one = config::nearest(key, known)).empty();) {

@@ -64,7 +64,7 @@ std::span<bool> bools(const Array& array) { return array.as<bool>(); }
 nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
                  std::optional<std::string> rule, std::optional<std::string> evict, std::optional<double> ttl,
                  std::uint32_t admit, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
-                 float lr_scale, const std::string& dtype) {
+                 float lr_scale, nb::object dtype) {
   TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
   if (rule) spec.rule = rule_of(*rule);
   const std::string by = evict.value_or("");
@@ -276,7 +276,7 @@ void add_table_method(nb::class_<WorkerHandle>& type) {
            nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
                    "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
                    "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0, dtype: "
-                   "str = 'float32') -> Table"),
+                   "DType = 'float32') -> Table"),
            R"(Returns the table by key of that name. The first worker that declares it creates it.
 
 All workers must declare a table alike. Its rows are in checkpoints and not in snapshots; Table.export() and

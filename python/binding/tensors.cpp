@@ -24,9 +24,10 @@ std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds) {
   std::vector<TensorSpec> specs;
   for (const auto& [key, array] : tensors) {
     const auto name = name_in(key);
-    std::pair<std::string, Shape> kind;
-    if (nb::try_cast(array, kind)) {
-      specs.push_back({.name = name, .dtype = dtype_of(kind.first), .shape = kind.second});
+    if ((nb::isinstance<nb::tuple>(array) || nb::isinstance<nb::list>(array)) && nb::len(array) == 2) {
+      specs.push_back({.name = name,
+                       .dtype = dtype_of(nb::object(array[0])),
+                       .shape = shape_of(nb::object(array[1]), fmt::format("tensor '{}': the shape", name))});
     } else {
       const Array like(array, Use::kRead, fmt::format("tensor '{}'", name));
       specs.push_back({.name = name, .dtype = like.dtype(), .shape = like.shape()});
@@ -76,11 +77,12 @@ std::vector<Slice> slices_of(const NamedTensors& tensors, const nb::dict& given)
   return slices;
 }
 
-bool rounds_to(const std::string& dtype) {
-  if (!dtype.empty() && dtype_of(dtype) != DType::kBFloat16)
+bool rounds_to(nb::handle dtype) {
+  if (dtype.is_none()) return false;
+  if (dtype_of(dtype) != DType::kBFloat16)
     throw nb::value_error(
-        fmt::format("dtype '{}': float32 tensors can be published as 'bfloat16' only", dtype).c_str());
-  return !dtype.empty();
+        fmt::format("dtype '{}': float32 tensors can be published as 'bfloat16' only", nb::str(dtype).c_str()).c_str());
+  return true;
 }
 
 std::vector<std::optional<Array>> tensor_arrays(const std::vector<TensorSpec>& tensors, const nb::dict& given, Use use,

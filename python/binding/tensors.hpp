@@ -33,8 +33,8 @@ class NamedTensors {
 // By name an array, of which only shape and dtype are used, or a pair of these. With `rounds` arrays of float32 stand for
 // tensors of bfloat16. Raises TypeError, ValueError.
 std::vector<TensorSpec> tensor_specs(const nb::dict& tensors, bool rounds);
-// Whether tensors are rounded to that dtype: "bfloat16", or "", which means that they are not. Raises ValueError.
-bool rounds_to(const std::string& dtype);
+// Whether tensors are rounded to that dtype: bfloat16, or None, which means that they are not. Raises TypeError, ValueError.
+bool rounds_to(nb::handle dtype);
 
 // One writer's slices, for each tensor's name Python's slices along its first axes: slice(0, 3), or a tuple of them. Raises
 // NotFound, TypeError, ValueError.

@@ -23,8 +23,9 @@ namespace {
 using namespace nb::literals;
 
 struct Viewed : Guarded {
-  explicit Viewed(const std::string& job) : Guarded(fmt::format("the view of job '{}'", job)), view(job) {}
-  JobView view;
+  explicit Viewed(const std::string& job)
+      : Guarded(fmt::format("the view of job '{}'", job), "is closed"), view(std::make_shared<JobView>(job)) {}
+  std::shared_ptr<JobView> view;  // none after close()
 };
 
 struct ViewHandle {
@@ -35,7 +36,7 @@ struct ViewHandle {
   template <class Look>
   auto look(Look&& look_at) const {
     const Turn turn(*own);
-    return look_at(own->view);
+    return look_at(*own->view);
   }
 };
 
@@ -81,6 +82,7 @@ class TakenSnapshot {
  public:
   TakenSnapshot(ViewHandle of, const std::string& group, const SnapshotOptions& options = {}) : of_(std::move(of)) {
     of_.look([&](const JobView& view) {
+      view_ = of_.own->view;
       snapshot_.emplace(view.snapshot(options, group));
       names_ = snapshot_->variables();
       all_ = view.variables();
@@ -124,6 +126,7 @@ class TakenSnapshot {
   }
 
   ViewHandle of_;
+  std::shared_ptr<JobView> view_;  // which a snapshot needs to its end
   std::optional<Snapshot> snapshot_;
   std::vector<std::string> names_;
   std::vector<VariableInfo> all_;
@@ -241,10 +244,10 @@ nb::class_<ViewHandle> add_view_facts(nb::module_& module) {
       module, "View",
       R"(A view of a job, live or dead. It changes nothing in the job, except that state() and snapshot() take a snapshot.
 
-    view = ps_shm.View("job")
-    print(view.global_step, [(w.rank, w.state, w.loss) for w in view.workers()])
-    w = view.values("w")                        # a copy of one variable
-    everything = view.state()                   # all variables at one moment
+    with ps_shm.View("job") as view:
+        print(view.global_step, [(w.rank, w.state, w.loss) for w in view.workers()])
+        w = view.values("w")                    # a copy of one variable
+        everything = view.state()               # all variables at one moment
 
 Args:
     job: the name of a job of any user whose segments this process may read.
@@ -291,8 +294,25 @@ forked child.)");
   return type;
 }
 
+void close(const ViewHandle& self) {
+  if (self.own->is_inherited() || self.own->is_closed) return;
+  const Turn turn(*self.own);
+  self.own->view.reset();
+  self.own->is_closed = true;
+}
+
 void add_view_contents(nb::class_<ViewHandle>& type) {
   type.def("__repr__", [](const ViewHandle& self) { return fmt::format("<{}>", self.own->what()); })
+      .def("close", &close,
+           R"(Gives back what the view has mapped.
+
+Afterwards all methods and properties raise Error (INVALID_STATE). Calling it again does nothing. In a forked child it
+has no effect. A `with` statement calls it at its end.)")
+      .def(
+          "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> View"))
+      .def(
+          "__exit__", [](const ViewHandle& self, const nb::args&) { close(self); },
+          nb::sig("def __exit__(self, *_: object) -> None"))
       .def(
           "workers",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.workers(); }); },

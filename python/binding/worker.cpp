@@ -106,6 +106,9 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
           "is_chief", [](const WorkerHandle& self) { return self.rank->check(), self.use().is_chief(); },
           "Whether this worker is the chief, whose rank is 0.")
       .def_prop_ro(
+          "workers", [](const WorkerHandle& self) { return self.rank->check(), self.use().live().workers; },
+          "The number of workers of the job: its setting `workers`, which in an elastic job changes while it runs.")
+      .def_prop_ro(
           "job", [](const WorkerHandle& self) { return self.use().config().job; }, "The job's name.")
       .def_prop_ro(
           "settings", [](const WorkerHandle& self) { return as_dict(self.use().config()); },

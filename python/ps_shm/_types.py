@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Union
 
 if TYPE_CHECKING:
     import numpy.typing
+    import torch
     from typing_extensions import Buffer  # of type checkers; Python has it since 3.12
 
 
@@ -16,4 +17,5 @@ class SupportsDLPack(Protocol):
 
 
 Array = Union["numpy.typing.NDArray[Any]", "Buffer", SupportsDLPack]
+DType = Union[str, "numpy.typing.DTypeLike", "torch.dtype"]  # by name, or as NumPy or PyTorch have it
 Setting = Union[str, float, Mapping[str, float], None]  # of a job; numbers and flags are floats to type checkers

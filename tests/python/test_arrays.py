@@ -84,7 +84,7 @@ def test_numbers_do_for_one_element(worker):
                                    "uint8", "bool"])
 def test_variables_of_other_types_keep_their_values(worker, dtype):
     first = np.array([0, 1, 1, 0]).astype(dtype)
-    v = worker.variable("v", first)
+    v = worker.variable("v", first, dtype=dtype)
     assert v.dtype == dtype and v.pull().dtype == dtype
     np.testing.assert_array_equal(v.pull(), first)
     v.assign(first[::-1].copy())

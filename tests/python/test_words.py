@@ -1,0 +1,101 @@
+"""The words of the package: what names, types and settings may be given as, and what it says of those that do not exist."""
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+
+import ps_shm
+
+
+def test_a_name_that_does_not_exist_is_a_key_error_that_lists_those_that_do(worker, tmp_path):
+    weights = worker.variables({"weights": np.ones(3, np.float32), "bias": np.ones(1, np.float32)})
+    view = ps_shm.View(worker.job)
+    found = ps_shm.checkpoint.load(ps_shm.checkpoint.save(worker.job, tmp_path))
+    with view.snapshot() as snapshot, \
+            ps_shm.Publisher(worker.job + "-p", {"weights": np.ones(3, np.float32)}) as publisher, \
+            ps_shm.Subscriber(worker.job + "-p") as subscriber:
+        publisher.publish({"weights": np.ones(3, np.float32)})
+        generation = subscriber.read()
+        for look_up in (lambda: view.values("weihgts"), lambda: snapshot.copy("weihgts", np.ones(3, np.float32)),
+                        lambda: snapshot.is_point_in_time("weihgts"), lambda: found["weihgts"],
+                        lambda: weights["weihgts"], lambda: generation["weihgts"],
+                        lambda: worker.variable("weihgts", wait=0.001)):
+            with pytest.raises(ps_shm.NotFound, match="weihgts.* weights.*; did you mean weights\\?$") as caught:
+                look_up()
+            assert isinstance(caught.value, KeyError) and isinstance(caught.value, ps_shm.Error)
+            assert caught.value.code is ps_shm.ErrorCode.NOT_FOUND and "'weihgts'" in str(caught.value)
+        del generation, look_up, caught
+    for look_up, text in ((lambda: found.read("weights", slot="m"), "no slot 'm'; it has none"),
+                          (lambda: found.read_table("items"), "no table 'items'; it has none"),
+                          (lambda: view.table_rows("items"), "no table 'items': .* has none"),
+                          (lambda: ps_shm.View(worker.job + "-no"), "there is no job"),
+                          (lambda: ps_shm.checkpoint.load(tmp_path / "no"), "no")):
+        with pytest.raises(ps_shm.Error, match=text):
+            look_up()
+    with pytest.raises(ps_shm.NotFound) as caught:
+        view.values("no")
+    copied = pickle.loads(pickle.dumps(caught.value))
+    assert copied.code is caught.value.code and str(copied) == str(caught.value)
+
+
+def test_a_dtype_is_a_name_or_one_of_numpy_or_pytorch(worker):
+    for i, dtype in enumerate(("int32", np.int32, np.dtype("int32"), np.dtype("int32").type)):
+        assert worker.variable(f"n{i}", shape=2, dtype=dtype).pull().dtype == np.int32
+    torch = pytest.importorskip("torch")
+    assert worker.variable("h", shape=(2,), dtype=torch.bfloat16).dtype == "bfloat16"
+    assert worker.table("t", 2, 64, dtype=torch.bfloat16).name == "t"
+    for dtype, error, text in ((3.5, TypeError, "dtype is a float; pass a name"), ("float33", ValueError, "is none of"),
+                               (np.complex64, ValueError, "'complex64' is none of")):
+        with pytest.raises(error, match=text):
+            worker.variable("w", shape=2, dtype=dtype)
+
+
+def test_a_shape_is_a_number_or_several(worker):
+    for i, (shape, expected) in enumerate(((3, (3,)), (np.int64(3), (3,)), ([2, 3], (2, 3)), ((), ()))):
+        assert worker.variable(f"v{i}", shape=shape).pull().shape == expected
+    for shape, error, text in ((2.5, TypeError, "variable 'w': the shape is a float; pass an int or a tuple of ints"),
+                               ((2, "3"), TypeError, "an extent that is a str"), (-1, ValueError, "the extent -1"),
+                               ("23", TypeError, "the shape is a str")):
+        with pytest.raises(error, match=text):
+            worker.variable("w", shape=shape)
+
+
+def test_a_float64_array_as_the_first_values_of_a_variable_warns(worker):
+    with pytest.warns(UserWarning, match="'w' is of float64, which takes no gradients; pass float32"):
+        worker.variable("w", np.ones(3))
+    with pytest.warns(UserWarning, match="'v' is of float64"):
+        worker.variables({"v": np.ones(3)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        worker.variable("w2", np.ones(3), dtype="float64")
+        worker.variable("w3", np.ones(3, np.float32))
+        worker.variable("w4", np.arange(3))
+        worker.variables({"v2": np.ones(3)}, rule="add")
+        with pytest.raises(UserWarning):
+            worker.variable("w5", np.ones(3))
+
+
+def test_a_view_can_be_closed_and_used_in_with(worker):
+    worker.variable("w", np.ones(3, np.float32))
+    with ps_shm.View(worker.job) as view:
+        snapshot = view.snapshot()
+        assert view.values("w").tolist() == [1, 1, 1]
+    for use in (lambda: view.global_step, lambda: view.values("w"), lambda: view.workers(), lambda: view.state()):
+        with pytest.raises(ps_shm.Error, match=f"the view of job '{worker.job}' is closed") as caught:
+            use()
+        assert caught.value.code is ps_shm.ErrorCode.INVALID_STATE
+    view.close()
+    snapshot.release()
+    with ps_shm.View(worker.job) as other, other.snapshot(wait=0):
+        pass
+
+
+def test_a_worker_knows_how_many_workers_there_are(job):
+    with ps_shm.Server(job, workers=3), ps_shm.Worker(job) as worker:
+        assert worker.workers == 3
+
+
+def test_learning_rate_is_lr(job):
+    with pytest.raises(TypeError, match="there is no setting 'learning_rate'; did you mean lr\\?; what there is: "):
+        ps_shm.Server(job, learning_rate=0.1)
