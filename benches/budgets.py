@@ -81,7 +81,7 @@ def parse_arguments():
     parser.add_argument("--data", default="zipf:1000000000x200000x20x1.1")
     parser.add_argument("--model", default="logistic")
     parser.add_argument("--rows", type=int, nargs="+", default=[1000, 3000, 10_000, 30_000, 100_000, 300_000])
-    parser.add_argument("--admit", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--admit-after", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--evict", nargs="+", default=["lfu", "lru"], help="all but the first: with the first admission only")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--workers", type=int, default=2)
@@ -104,8 +104,8 @@ def main():
     else:
         results = {"data": options.data, "model": options.model,
                    "free": measure(options, 100_000_000, 1, options.evict[0]),
-                   "entries": [measure(options, rows, admit, evict) for evict in options.evict for admit in options.admit
-                               if evict == options.evict[0] or admit == options.admit[0] for rows in options.rows]}
+                   "entries": [measure(options, rows, admit, evict) for evict in options.evict for admit in options.admit_after
+                               if evict == options.evict[0] or admit == options.admit_after[0] for rows in options.rows]}
         (options.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     print(*table(results), sep="\n")
     try:

@@ -117,7 +117,7 @@ struct TableRows {
     std::uint64_t key = 0;        // the key
     std::uint32_t frequency = 0;  // about how often it was pushed, on a scale that grows slower, up to 255
   };
-  std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (EvictBy::
+  std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (Evict::
                               // kLeastFrequentlyUsed)
 };
 

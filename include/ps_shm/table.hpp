@@ -94,7 +94,7 @@ class Table {
   // Throws and Progress: as push().
   std::uint64_t evict(std::span<const std::uint64_t> keys);
 
-  // Evicts rows that are older than ttl_seconds now, and frees what killed workers have left; both happen anyway when
+  // Evicts rows that are older than ttl now, and frees what killed workers have left; both happen anyway when
   // rows are made. Returns how many it evicted.
   //
   // Throws and Progress: as push(); looks at every row.

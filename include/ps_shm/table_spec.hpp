@@ -13,18 +13,18 @@ namespace PS_SHM_API ps_shm {
 
 // The numbers of these enumerations are stored in shared memory: never renumber them.
 
-// What a push of a key without a row does to a table that is full.
-enum class WhenFull : std::uint32_t {
-  kEvict = 1,   // a row that is worth less makes room
-  kRefuse = 2,  // nothing: the push is counted as refused
+// Which rows make room for new keys in a full table. They are chosen from samples of 256 rows; times are known to a
+// quarter of a second.
+enum class Evict : std::uint32_t {
+  kLru = 1,   // those that were not pushed for the longest time
+  kLfu = 2,   // those that were pushed least often; uses that are long ago count less
+  kAge = 3,   // those that were made first
+  kNone = 4,  // none: a push of a key without a row is counted as refused
 };
 
-// Which rows are evicted first. They are chosen from samples of 256 rows; times are known to a quarter of a second.
-enum class EvictBy : std::uint32_t {
-  kLeastRecentlyUsed = 1,    // those that were not pushed for the longest time
-  kLeastFrequentlyUsed = 2,  // those that were pushed least often; uses that are long ago count less
-  kAge = 3,                  // those that were made first
-};
+// As settings have it: lru, lfu, age or none.
+// Progress: wait-free.
+PS_SHM_API const char* to_string(Evict evict) noexcept;
 
 // The declaration of a table. All workers of a job must declare a table alike.
 struct TableSpec {
@@ -37,10 +37,9 @@ struct TableSpec {
   DType dtype = DType::kFloat32;
   std::uint64_t max_rows = 0;             // of the whole table, at least 64 for each part; memory is taken as rows come
   std::optional<UpdateRule> rule{};       // unset: the rule of the job's optimizer
-  WhenFull when_full = WhenFull::kEvict;  // what a push of a new key does then
-  EvictBy evict_by = EvictBy::kLeastRecentlyUsed;  // which rows go first
-  double ttl_seconds = 0;  // rows that were not used for so long are evicted (by kAge: that are older); 0: none; at
-                           // most 30 days
+  Evict evict = Evict::kLfu;              // which rows make room in a full table
+  double ttl = 0;  // seconds: rows that were not used for so long are evicted (by kAge: that are older); 0: none; at
+                   // most 30 days
   // The number of the push with which a key gets its row, at most 255; earlier pushes are dropped. The counts are
   // approximate: two keys may share one, and each is halved about once while max_rows rows are made.
   std::uint32_t admit_after = 1;

@@ -97,6 +97,14 @@ UpdateRule rule_of(const std::string& name) {
       ->rule;
 }
 
+Evict evict_of(const std::string& name) {
+  constexpr Evict kAll[] = {Evict::kLru, Evict::kLfu, Evict::kAge, Evict::kNone};
+  std::vector<std::string> names;
+  for (const Evict evict : kAll) names.emplace_back(to_string(evict));
+  const std::string& chosen = config::choose("evict", name, names);
+  return kAll[std::find(names.begin(), names.end(), chosen) - names.begin()];
+}
+
 Layout layout_of(const std::string& name) {
   std::vector<std::string> names;
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace, Layout::kSingleWriter})

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ps_shm/job_config.hpp"
+#include "ps_shm/table_spec.hpp"
 #include "ps_shm/types.hpp"
 
 namespace ps_shm::python {
@@ -15,6 +16,7 @@ namespace ps_shm::python {
 // Throw Error where there is no such word.
 UpdateRule rule_of(const std::string& name);
 Layout layout_of(const std::string& name);
+Evict evict_of(const std::string& name);
 
 // Alters what `settings` names: numbers, words, True, or a dict for `place`. None stands for what is there.
 // Raises TypeError for a setting that there is not; throws Error for a value that it cannot have, and for one of update

@@ -62,24 +62,14 @@ class Keys {
 std::span<bool> bools(const Array& array) { return array.as<bool>(); }
 
 nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
-                 std::optional<std::string> rule, std::optional<std::string> evict, std::optional<double> ttl,
-                 std::uint32_t admit, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
+                 std::optional<std::string> rule, const std::string& evict, std::optional<double> ttl,
+                 std::uint32_t admit_after, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
                  float lr_scale, nb::object dtype) {
   TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
   if (rule) spec.rule = rule_of(*rule);
-  const std::string by = evict.value_or("");
-  if (by == "lru")
-    spec.evict_by = EvictBy::kLeastRecentlyUsed;
-  else if (by == "lfu")
-    spec.evict_by = EvictBy::kLeastFrequentlyUsed;
-  else if (by == "age")
-    spec.evict_by = EvictBy::kAge;
-  else if (evict)
-    throw nb::value_error(fmt::format("table '{}': evict is 'lru', 'lfu', 'age' or None, not '{}'", name, by).c_str());
-  else
-    spec.when_full = WhenFull::kRefuse;
-  spec.ttl_seconds = ttl.value_or(0);
-  spec.admit_after = admit;
+  spec.evict = evict_of(evict);
+  spec.ttl = ttl.value_or(0);
+  spec.admit_after = admit_after;
   spec.touch_on_pull = touch_on_pull;
   spec.initial_range = initial_range;
   spec.seed = seed;
@@ -271,10 +261,10 @@ void add_results(nb::module_& module) {
 
 void add_table_method(nb::class_<WorkerHandle>& type) {
   type.def("table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(),
-           "evict"_a = "lru", "ttl"_a = nb::none(), "admit"_a = 1, "touch_on_pull"_a = false, "initial_range"_a = 0.05F,
-           "seed"_a = 0, "regularize"_a = 0.0F, "lr_scale"_a = 1.0F, "dtype"_a = "float32",
-           nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str | "
-                   "None = 'lru', ttl: float | None = None, admit: int = 1, touch_on_pull: bool = False, "
+           "evict"_a = "lfu", "ttl"_a = nb::none(), "admit_after"_a = 1, "touch_on_pull"_a = false,
+           "initial_range"_a = 0.05F, "seed"_a = 0, "regularize"_a = 0.0F, "lr_scale"_a = 1.0F, "dtype"_a = "float32",
+           nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str "
+                   "= 'lfu', ttl: float | None = None, admit_after: int = 1, touch_on_pull: bool = False, "
                    "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0, dtype: "
                    "DType = 'float32') -> Table"),
            R"(Returns the table by key of that name. The first worker that declares it creates it.
@@ -287,10 +277,10 @@ Args:
     row_size: the number of elements in a row.
     max_rows: the most rows that there may be, at least 64 for each part of the table. Memory is taken as rows come.
     rule: the update rule, as of a variable. None: the job's optimizer.
-    evict: which rows make room in a full table: those that were least recently ("lru") or least frequently ("lfu")
-        pushed, or the oldest ("age"). None: none; pushes of new keys are refused and counted.
+    evict: which rows make room in a full table: those that were least frequently ("lfu") or least recently ("lru")
+        pushed, or the oldest ("age"). "none": none; pushes of new keys are refused and counted.
     ttl: rows that were not used for so many seconds are evicted (with "age": that are older). None: none.
-    admit: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
+    admit_after: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
     touch_on_pull: whether a pull counts as a use.
     initial_range: a key without a row has values that are uniform in [-initial_range, initial_range).
     seed: these values are a function of the seed and the key alone.
@@ -300,9 +290,9 @@ Args:
         half the memory; they are given and returned in float32, and pushes round them stochastically.
 
 Raises:
-    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, or the mode is sync
-        (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
-    ValueError: there is no such rule, or no such way to evict.
+    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, as with a `rule` or
+        `evict` that there is not, or the mode is sync (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+    ValueError: there is no such dtype.
     JobFinished: the job ended while another worker restored the table.
 
 Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.)");
@@ -349,7 +339,7 @@ Args:
     keys: the keys.
     out: the array to copy into. None: a new NumPy array.
     create: afterwards make rows with the initial values for the keys that have none, as a push would: each counts once
-        for `admit`, and is not made if it is not admitted or there is no room.
+        for `admit_after`, and is not made if it is not admitted or there is no room.
 
 Progress: lock-free.)")
       .def("push", &push, "keys"_a.none(), "gradients"_a.none(),
@@ -368,7 +358,7 @@ Progress: lock-free.)")
            nb::sig("def assign(self, keys: Array, values: Array, state: Array | None = None) -> PushedKeys"),
            R"(Sets the rows of the keys, and the optimizer's state of them.
 
-Makes rows without regard to `admit`. Of values for repeated keys the last ones stay.
+Makes rows without regard to `admit_after`. Of values for repeated keys the last ones stay.
 
 Args:
     keys: the keys.

@@ -8,6 +8,7 @@
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
+#include "ps_shm/table_spec.hpp"
 #include "ps_shm/variable_spec.hpp"
 #include "update/dtypes.hpp"
 #include "update/traits.hpp"
@@ -48,6 +49,20 @@ const char* to_string(Layout layout) noexcept {
       return "inplace";
     case Layout::kSingleWriter:
       return "single-writer";
+  }
+  return "unknown";
+}
+
+const char* to_string(Evict evict) noexcept {
+  switch (evict) {
+    case Evict::kLru:
+      return "lru";
+    case Evict::kLfu:
+      return "lfu";
+    case Evict::kAge:
+      return "age";
+    case Evict::kNone:
+      return "none";
   }
   return "unknown";
 }

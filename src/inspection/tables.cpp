@@ -104,9 +104,8 @@ TableInfo describe(const TableView& table) {
   spec.row_size = first.row_elements;
   spec.dtype = static_cast<DType>(first.dtype);
   spec.rule = static_cast<UpdateRule>(first.rule);
-  spec.when_full = static_cast<WhenFull>(first.when_full);
-  spec.evict_by = static_cast<EvictBy>(first.evict_by);
-  spec.ttl_seconds = double(first.ttl_ns) / 1e9;
+  spec.evict = static_cast<Evict>(first.evict);
+  spec.ttl = double(first.ttl_ns) / 1e9;
   spec.admit_after = first.admit_after;
   spec.touch_on_pull = first.touch_on_pull != 0;
   spec.initial_range = std::bit_cast<float>(first.initial_range);

@@ -54,14 +54,14 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
     refuse(spec, fmt::format("max_rows must be from {} to {}{}, not {}", least, most,
                              parts == 1 ? "" : fmt::format(" for {} parts", parts), spec.max_rows));
   constexpr double kMaxTtl = 30.0 * 24 * 3600;
-  if (!(spec.ttl_seconds >= 0) || spec.ttl_seconds > kMaxTtl)
-    refuse(spec, fmt::format("ttl_seconds must be from 0 to {} (30 days), not {}", kMaxTtl, spec.ttl_seconds));
+  if (!(spec.ttl >= 0) || spec.ttl > kMaxTtl)
+    refuse(spec, fmt::format("ttl must be from 0 to {} (30 days), not {}", kMaxTtl, spec.ttl));
   if (spec.admit_after == 0 || spec.admit_after > 255)
     refuse(spec, fmt::format("admit_after must be from 1 to 255, not {}", spec.admit_after));
   if (!(spec.initial_range >= 0) || !std::isfinite(spec.initial_range))
     refuse(spec, fmt::format("initial_range must be at least 0, not {}", spec.initial_range));
-  const auto when = static_cast<std::uint32_t>(spec.when_full), by = static_cast<std::uint32_t>(spec.evict_by);
-  if (when < 1 || when > 2 || by < 1 || by > 3) refuse(spec, "there is no such way to evict rows");
+  if (const auto evict = static_cast<std::uint32_t>(spec.evict); evict < 1 || evict > 4)
+    refuse(spec, "there is no such way to evict rows");
 }
 
 // The loader's byte (data.D1), while it exists: at most one process of the job has it. Throws JobFinished, Interrupted.

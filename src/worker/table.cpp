@@ -139,7 +139,7 @@ void TableState::tell_of_memory() {
       "worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now on it {}; give "
       "/dev/shm more memory, or declare fewer rows",
       core.rank, spec.name, now.rows, now.max_rows,
-      spec.when_full == WhenFull::kEvict ? "evicts rows to make room for new keys" : "refuses new keys"));
+      spec.evict != Evict::kNone ? "evicts rows to make room for new keys" : "refuses new keys"));
 }
 
 TableStatistics TableState::statistics() const {

@@ -319,7 +319,7 @@ TEST_CASE("gpu table: the inspector shows its GPU, and what all tables of the wo
 TEST_CASE("gpu table: a push tells what became of its keys") {
   FakeGpu fake;
   TableSpec spec = test::spec_of(64, 3);
-  spec.when_full = WhenFull::kRefuse;
+  spec.evict = Evict::kNone;
   spec.admit_after = 2;
   TableJob job(spec);
   TableOnGpu on_gpu(fake.box, job.worker, job.table);

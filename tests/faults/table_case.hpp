@@ -66,10 +66,9 @@ struct Rows {
   DType dtype = DType::kFloat32;
   std::uint32_t parts = 1;
   // Of the table that evicts.
-  WhenFull when_full = WhenFull::kEvict;
-  EvictBy evict_by = EvictBy::kLeastRecentlyUsed;
+  Evict evict = Evict::kLru;
   std::uint32_t admit_after = 1;
-  double ttl_seconds = 0;
+  double ttl = 0;
   bool touch_on_pull = false;
 
   template <class Random>
@@ -77,20 +76,20 @@ struct Rows {
     Rows rows;
     if (random() % 2 == 0) rows.dtype = DType::kBFloat16;
     rows.parts = 1 + std::uint32_t(random() % kMostParts);
-    if (random() % 4 == 0) rows.when_full = WhenFull::kRefuse;
-    constexpr EvictBy kWays[] = {EvictBy::kLeastRecentlyUsed, EvictBy::kLeastFrequentlyUsed, EvictBy::kAge};
-    rows.evict_by = kWays[random() % 3];
+    const bool refuses = random() % 4 == 0;
+    constexpr Evict kWays[] = {Evict::kLru, Evict::kLfu, Evict::kAge};
+    rows.evict = kWays[random() % 3];
+    if (refuses) rows.evict = Evict::kNone;
     if (random() % 3 == 0) rows.admit_after = 2 + std::uint32_t(random() % 2);
-    if (random() % 3 == 0) rows.ttl_seconds = 0.3;
+    if (random() % 3 == 0) rows.ttl = 0.3;
     rows.touch_on_pull = random() % 2 == 0;
     return rows;
   }
   // For what happens only where rows are evicted all the time.
-  void evict_most() { parts = 1, when_full = WhenFull::kEvict, admit_after = 1; }
+  void evict_most() { parts = 1, evict = evict == Evict::kNone ? Evict::kLru : evict, admit_after = 1; }
   std::string text() const {
-    return fmt::format("{}, {} parts, {} when it is full, by {}, admits after {}, ttl {}{}", to_string(dtype), parts,
-                       when_full == WhenFull::kEvict ? "evicts" : "refuses", int(evict_by), admit_after, ttl_seconds,
-                       touch_on_pull ? ", pulls count" : "");
+    return fmt::format("{}, {} parts, evicts {}, admits after {}, ttl {}{}", to_string(dtype), parts, to_string(evict),
+                       admit_after, ttl, touch_on_pull ? ", pulls count" : "");
   }
 
   bool are_rounded() const { return dtype == DType::kBFloat16; }
@@ -110,14 +109,14 @@ struct Rows {
             .dtype = dtype,
             .max_rows = max_rows,
             .rule = UpdateRule::kAdd,
-            .evict_by = evict_by,
+            .evict = evict,
             .touch_on_pull = touch_on_pull,
             .initial_range = 0};
   }
   TableSpec kept() const { return spec("kept", 2 * kKeys); }
   TableSpec few() const {
     TableSpec few = spec("few", parts * 64);
-    few.when_full = when_full, few.admit_after = admit_after, few.ttl_seconds = ttl_seconds;
+    few.admit_after = admit_after, few.ttl = ttl;
     return few;
   }
 };

@@ -359,7 +359,7 @@ TEST_CASE(
     "(table.E2, table.E5)") {
   ManualClock clock(ManualClock::Sleeps::kPass);
   TableSpec spec = spec_of(64, 1);
-  spec.ttl_seconds = 3600;
+  spec.ttl = 3600;
   TableJob job(spec);
   Worker second(quiet_options(job.config));
   Table other = second.table(spec);

@@ -285,7 +285,7 @@ TEST_CASE("restore: a table has the rows of the checkpoint and no others, and th
   Server server(config);
   Worker worker(options(config, 0));
   // The table is declared again as JobView describes it.
-  Table table = worker.table({.name = "t", .row_size = 2, .max_rows = 64, .ttl_seconds = 1000.001});
+  Table table = worker.table({.name = "t", .row_size = 2, .max_rows = 64, .ttl = 1000.001});
   const std::vector<std::uint64_t> stored = {3, 4}, all = {3, 4, 5};
   const Folder folder;
   table.push(stored, std::vector<float>{1, 1, 1, 1});  // so that slots are not 0

@@ -31,8 +31,8 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   config.tasks = 2;
   config.placement = Placement::kPartition;
   TableSpec spec = spec_of(1000);
-  spec.when_full = WhenFull::kEvict, spec.evict_by = EvictBy::kLeastFrequentlyUsed;
-  spec.ttl_seconds = 3600, spec.seed = 5, spec.touch_on_pull = true;
+  spec.evict = Evict::kLfu;
+  spec.ttl = 3600, spec.seed = 5, spec.touch_on_pull = true;
   TableJob job(spec, config);
   const Keys keys = some_keys(300);
   job.push(keys, 1.0F);
@@ -45,8 +45,8 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(info.spec.row_size == 3);
   CHECK(info.spec.max_rows == 1000);
   CHECK(info.spec.rule == UpdateRule::kAdagrad);
-  CHECK(info.spec.evict_by == EvictBy::kLeastFrequentlyUsed);
-  CHECK(info.spec.ttl_seconds == doctest::Approx(3600));
+  CHECK(info.spec.evict == Evict::kLfu);
+  CHECK(info.spec.ttl == doctest::Approx(3600));
   CHECK(info.spec.seed == 5);
   CHECK(info.spec.touch_on_pull);
   CHECK(info.parts == 2);

@@ -118,7 +118,7 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
     options.log = [&](const std::string& line) { lines.push_back(line); };
     Worker worker(options);
     TableSpec few = spec_of(1000, 2);
-    few.ttl_seconds = ttl;
+    few.ttl = ttl;
     Table table = worker.table(few);
     CHECK(table.statistics().rows == 1000);
     CHECK(table.statistics().evicted == 0);

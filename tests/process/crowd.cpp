@@ -182,8 +182,8 @@ void fail(const Me& me, const std::string& what) {
 
 Table declare_table(Worker& worker, bool is_kept) {
   TableSpec spec{.name = "kept", .row_size = kRowSize, .max_rows = 100'000, .rule = UpdateRule::kAdd};
-  spec.ttl_seconds = 3600, spec.initial_range = 0;
-  if (!is_kept) spec.name = "churned", spec.max_rows = 1000, spec.ttl_seconds = 0.5;
+  spec.ttl = 3600, spec.initial_range = 0;
+  if (!is_kept) spec.name = "churned", spec.max_rows = 1000, spec.ttl = 0.5;
   return worker.table(spec);
 }
 

@@ -13,7 +13,7 @@ from conftest import read_line, wait_until
 import ps_shm
 from ps_shm.bridge import _tables
 
-EXACT = {"initial_range": 0.0, "evict": None}  # sums of ones stay exact
+EXACT = {"initial_range": 0.0, "evict": "none"}  # sums of ones stay exact
 
 
 @pytest.mark.parametrize("count, mode, variables", [(2, "async", {}), (3, "ssp", None)])
@@ -99,7 +99,7 @@ class Twins(BoxesHere):
         self.settings, self.tables, self.variables = settings, [], []
         self.pushed = collections.Counter()  # by key, and in all
         for worker in self.workers:
-            self.tables.append(worker.table("t", row_size, max_rows, **{"initial_range": 0.0, "evict": None, **table}))
+            self.tables.append(worker.table("t", row_size, max_rows, **{"initial_range": 0.0, "evict": "none", **table}))
             if has_variable:
                 self.variables.append(worker.variable("v", numpy.zeros(1, "float32")))
             worker.step()

@@ -46,12 +46,12 @@ def test_an_embedding_of_any_ids_trains_as_one_of_torch(job):
 
 def test_options_of_a_keyed_embedding(job):
     with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
-        refusing = ps_shm.torch.Embedding("refusing", 64, 2, keyed=True, evict=None, worker=worker)
+        refusing = ps_shm.torch.Embedding("refusing", 64, 2, keyed=True, evict="none", worker=worker)
         for ids in (torch.arange(100), torch.arange(100)):
             refusing(ids).sum().backward()
             refusing.push()
         assert (refusing.table.statistics().rows, refusing.table.statistics().refused) == (64, 72)
-        admitting = ps_shm.torch.EmbeddingBag("admitting", 64, 2, keyed=True, evict="lfu", ttl=100.0, admit=2, worker=worker)
+        admitting = ps_shm.torch.EmbeddingBag("admitting", 64, 2, keyed=True, evict="lfu", ttl=100.0, admit_after=2, worker=worker)
         rows = []
         while not rows or rows[-1] < 5:  # a key that is admitted may halve what has been counted of others
             admitting(torch.arange(5).reshape(1, 5)).sum().backward()
@@ -77,7 +77,7 @@ def test_options_of_a_keyed_embedding(job):
         assert copy.deepcopy(admitting).table is admitting.table
     with pytest.raises(ps_shm.Error, match="of no job yet"):
         ps_shm.torch.Embedding("items", 64, 2, keyed=True)(torch.tensor([1]))
-    for wrong in ({"evict": None}, {"ttl": 3.0}, {"admit": 2}):
+    for wrong in ({"evict": "none"}, {"ttl": 3.0}, {"admit_after": 2}):
         with pytest.raises(ValueError, match="need keyed=True"):
             ps_shm.torch.Embedding("items", 64, 2, **wrong)
 
@@ -152,7 +152,7 @@ def test_a_program_that_loads_its_rows_leaves_those_of_a_running_job_alone(job):
 def test_rows_that_find_no_room_are_said(job):
     given = {"ids": torch.arange(1000), "weight": torch.ones(1000, 4)}
     with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
-        for evict in (None, "lru"):
+        for evict in ("none", "lru"):
             attached = ps_shm.torch.Embedding(f"a{evict}", 100, 4, keyed=True, evict=evict, worker=worker)
             with pytest.warns(UserWarning, match="9.. of the 1000 rows that were loaded found no room .* num_embeddings=100"):
                 attached.load_state_dict(given)
@@ -300,7 +300,7 @@ def test_a_storage_for_dynamicemb_is_dumped_and_loaded(worker, dynamicemb, tmp_p
 
 
 def test_a_storage_for_dynamicemb_without_it_and_of_another_type(worker):
-    made = ps_shm.torch.table_storage(worker, "items", evict=None)
+    made = ps_shm.torch.table_storage(worker, "items", evict="none")
     storage = made(options(2, capacity=64), Optimizer(factor=0))
     keys = torch.arange(100)
     storage.insert(keys, torch.zeros_like(keys), torch.ones(100, 2))

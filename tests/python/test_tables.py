@@ -96,7 +96,7 @@ def test_what_is_exported_can_be_assigned_to_another_table(worker, table):
     assert saved.keys.dtype == numpy.uint64 and sorted(saved.keys) == sorted(keys)
     assert saved.is_full and saved.state is None and len(saved.evicted) == 0
     assert repr(saved) == "TableExport(rows=500, evicted=0, is_full=True)"
-    other = worker.table("others", 3, 2000, evict=None)
+    other = worker.table("others", 3, 2000, evict="none")
     other.assign(saved.keys, saved.rows)
     assert numpy.array_equal(other.pull(keys)[0], table.pull(keys)[0])
 
@@ -175,10 +175,10 @@ def test_a_job_goes_on_with_the_tables_of_a_checkpoint(job, tmp_path):
 
 
 def test_options(worker):
-    full = worker.table("full", 1, 64, evict=None)
+    full = worker.table("full", 1, 64, evict="none")
     pushed = full.push(numpy.arange(100), numpy.ones((100, 1), numpy.float32))
     assert (pushed.updated, pushed.refused) == (64, 36)
-    admitting = worker.table("admitting", 1, 1000, evict="lfu", admit=2)
+    admitting = worker.table("admitting", 1, 1000, evict="lfu", admit_after=2)
     assert admitting.push(numpy.arange(5), numpy.ones((5, 1), numpy.float32)).unadmitted == 5
     expiring = worker.table("expiring", 1, 1000, evict="age", ttl=1000.0, touch_on_pull=True, initial_range=0.0)
     expiring.push(numpy.arange(5), numpy.ones((5, 1), numpy.float32))
@@ -222,7 +222,7 @@ def test_mistakes(worker, table):
         table.push(numpy.array([1, 2]), ones.astype("float64"))
     with pytest.raises(ps_shm.Error, match="already exists with rows of 3, but 4"):
         worker.table("items", 4, 1000)
-    with pytest.raises(ValueError, match="evict is 'lru', 'lfu', 'age' or None, not 'fifo'"):
+    with pytest.raises(ps_shm.Error, match="`evict`.*fifo.*lru.*lfu.*age.*none"):
         worker.table("others", 4, 1000, evict="fifo")
     with pytest.raises(ps_shm.Error, match="max_rows must be from 64"):
         worker.table("others", 4, 10)

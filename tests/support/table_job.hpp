@@ -46,7 +46,7 @@ struct TableJob {
 };
 
 inline TableSpec spec_of(std::uint64_t max_rows, std::uint64_t width = 3) {
-  return {.name = "items", .row_size = width, .max_rows = max_rows};
+  return {.name = "items", .row_size = width, .max_rows = max_rows, .evict = Evict::kLru};
 }
 
 // Keys that look like those of users: large, not in order.

@@ -63,7 +63,7 @@ void check_keyed(const CommandLine& line, const TrainingSettings& training) {
     if (!sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: requires --keyed", option));
   for (const auto& [option, why] : kNotKeyed)
     if (sparse.keyed && line.was_given(option)) throw Error(fmt::format("--{}: not with --keyed: {}", option, why));
-  if (sparse.table.ttl_seconds > kMostSeconds) throw Error(fmt::format("--ttl: at most {} s, 30 days", kMostSeconds));
+  if (sparse.table.ttl > kMostSeconds) throw Error(fmt::format("--ttl: at most {} s, 30 days", kMostSeconds));
 }
 
 }  // namespace

@@ -18,18 +18,17 @@ namespace {
 const config::Settings<train::TableOptions>& table_settings() {
   using namespace config;
   using T = train::TableOptions;
-  using Evict = std::optional<EvictBy>;
   // clang-format off
   static const Settings<T> kRows = {
       {"max-rows", whole(&T::max_rows, 64, 4'000'000'000), kData, kBoth,
        "--keyed: the most rows that there may be; memory is taken as they come", {.unit = "rows"}},
       {"admit-after", whole(&T::admit_after, 1, 255), kData, kBoth,
        "--keyed: a feature gets a row the Nth time that it is pushed"},
-      {"evict", choice(&T::evict_by, Choices<Evict>{{EvictBy::kLeastFrequentlyUsed, "lfu"},
-       {EvictBy::kLeastRecentlyUsed, "lru"}, {EvictBy::kAge, "age"}, {std::nullopt, "none"}}), kData, kBoth,
+      {"evict", choice(&T::evict, Choices<Evict>{{Evict::kLfu, "lfu"},
+       {Evict::kLru, "lru"}, {Evict::kAge, "age"}, {Evict::kNone, "none"}}), kData, kBoth,
        "--keyed: which row makes room for a new one if there are --max-rows: the least frequently or the least recently "
        "pushed one, or the oldest; none: new features get no row"},
-      {"ttl", seconds(&T::ttl_seconds), kData, kBoth,
+      {"ttl", seconds(&T::ttl), kData, kBoth,
        "--keyed: rows that were not pushed for so long are evicted, with --evict age rows that are older; 0: none; at most "
        "30 days", {.unit = "s"}},
   };

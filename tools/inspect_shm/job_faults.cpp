@@ -300,7 +300,7 @@ class JobFaults {
     if (full.empty()) return;
     for (const TableInfo& table : view_.tables()) {
       const TableStatistics& counts = table.statistics;
-      const bool refuses = table.spec.when_full == WhenFull::kRefuse;
+      const bool refuses = table.spec.evict == Evict::kNone;
       const std::uint64_t times = refuses ? counts.refused : counts.evicted - std::min(counts.evicted, counts.expired);
       if (full.count(table.spec.name) == 0 || times == 0) continue;
       add("full-table",
@@ -310,7 +310,7 @@ class JobFaults {
                               : fmt::format("it has evicted {} rows to make room for others", times)),
           fmt::format("give /dev/shm more memory (mount -o remount,size=SIZE /dev/shm; docker run --shm-size=SIZE), or "
                       "declare the table with dtype bfloat16, or with as many rows as fit (max_rows, --max-rows){}",
-                      refuses ? "; if it evicts instead of refusing (--evict lru), new keys still get rows" : ""));
+                      refuses ? "; if it evicts instead of refusing (--evict lfu), new keys still get rows" : ""));
     }
   }
 

@@ -20,19 +20,6 @@ namespace {
 constexpr auto kBetweenReads = std::chrono::seconds(1);
 constexpr std::uint64_t kSample = 1 << 20;  // rows, and values: takes some milliseconds
 
-const char* eviction_of(const TableSpec& spec) {
-  if (spec.when_full == WhenFull::kRefuse) return "refuse";
-  switch (spec.evict_by) {
-    case EvictBy::kLeastRecentlyUsed:
-      return "lru";
-    case EvictBy::kLeastFrequentlyUsed:
-      return "lfu";
-    case EvictBy::kAge:
-      return "age";
-  }
-  return "?";
-}
-
 Json hit_rate(std::uint64_t hits, std::uint64_t misses) {
   return hits + misses == 0 ? Json() : Json(double(hits) / double(hits + misses));
 }
@@ -50,9 +37,9 @@ Json facts_of(const TableInfo& table) {
                 {"row_size", table.spec.row_size},
                 {"row_bytes", table.row_bytes},
                 {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
-                {"evict", eviction_of(table.spec)},
-                {"ttl_seconds", table.spec.ttl_seconds},
-                {"admit", table.spec.admit_after},
+                {"evict", to_string(table.spec.evict)},
+                {"ttl", table.spec.ttl},
+                {"admit_after", table.spec.admit_after},
                 {"parts", table.parts},
                 {"buckets", table.buckets},
                 {"load", double(counts.rows) / double(table.buckets)}};
@@ -134,10 +121,10 @@ std::string table_as_text(const Json& shown, Columns columns) {
     text += fmt::format("  /dev/shm has memory for {} rows\n", cell(table["rows_with_room"]));
   text += fmt::format(
       "  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
-      table["evict"] == "refuse" ? "refuses new keys when it is full"
+      table["evict"] == "none" ? "refuses new keys when it is full"
                                  : fmt::format("evicts by {}", cell(table["evict"])),
-      table["ttl_seconds"] == 0 ? "" : fmt::format(", ttl {}", report::duration(table["ttl_seconds"].get<double>())),
-      table["admit"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit"])), cell(table["parts"]),
+      table["ttl"] == 0 ? "" : fmt::format(", ttl {}", report::duration(table["ttl"].get<double>())),
+      table["admit_after"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit_after"])), cell(table["parts"]),
       table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
   text += fmt::format("  made {}{}; evicted {}{}, {} of them too old\n", cell(table["made"]), rate("made_per_second"),
                       cell(table["evicted"]), rate("evicted_per_second"), cell(table["expired"]));

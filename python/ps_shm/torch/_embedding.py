@@ -94,7 +94,7 @@ class Embedding(torch.nn.Module):
     With keyed=True, ids are any int64 numbers, such as hashes, and num_embeddings is the most rows that there may be: a
     row is made when it is first pushed, and others are evicted when there are too many (Worker.table()).
 
-        items = ps_shm.torch.Embedding("items", 1_000_000, 16, keyed=True, evict="lfu", admit=2)
+        items = ps_shm.torch.Embedding("items", 1_000_000, 16, keyed=True, admit_after=2)
 
     state_dict() contains a copy of the whole table as `weight`, as that of torch.nn.Embedding does, and load_state_dict()
     sets the table. With keyed=True it contains the ids of the rows, too, as `ids`. A copy of the module, such as that of
@@ -116,7 +116,7 @@ class Embedding(torch.nn.Module):
         seed: random seed of the initial values.
         padding_idx: an id whose row is never trained, as for torch.nn.Embedding. Its initial value is zero.
         keyed: whether ids are keys of a table by key.
-        evict, ttl, admit: which rows such a table evicts, how old they become, and which push of an id makes its row, as
+        evict, ttl, admit_after: which rows such a table evicts, how old they become, and which push of an id makes its row, as
             for Worker.table().
         dtype: of the rows in the table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
             rows, and takes gradients, of float32.
@@ -128,7 +128,7 @@ class Embedding(torch.nn.Module):
         others: what torch.nn.Embedding has and this does not, such as max_norm, is refused by name.
 
     Raises:
-        ValueError: evict, ttl or admit without keyed=True, initializer with it; another dtype.
+        ValueError: evict, ttl or admit_after without keyed=True, initializer with it; another dtype.
         TypeError: max_norm or another argument that this does not have.
         Error: a job with `worker` has the variable with another shape or rule, or is in mode sync; another embedding of this
             process has the same name, without share=True. attach() raises the
@@ -147,9 +147,9 @@ class Embedding(torch.nn.Module):
         seed: int = 1,
         padding_idx: Optional[int] = None,
         keyed: bool = False,
-        evict: Optional[Literal["lru", "lfu", "age"]] = "lru",
+        evict: Literal["lru", "lfu", "age", "none"] = "lfu",
         ttl: Optional[float] = None,
-        admit: int = 1,
+        admit_after: int = 1,
         dtype: torch.dtype = torch.float32,
         lr: Optional[float] = None,
         initializer: Optional[Callable[[torch.Tensor], Any]] = None,
@@ -165,13 +165,13 @@ class Embedding(torch.nn.Module):
                 raise TypeError(f"embedding '{name}': {other}={value}: {_REFUSED[other]}")
         if keyed and initializer is not None:
             raise ValueError(f"embedding '{name}': initializer is for a whole table; rows by key begin as `deviation` says")
-        if not keyed and (evict, ttl, admit) != ("lru", None, 1):
-            raise ValueError(f"embedding '{name}': evict, ttl and admit need keyed=True")
+        if not keyed and (evict, ttl, admit_after) != ("lfu", None, 1):
+            raise ValueError(f"embedding '{name}': evict, ttl and admit_after need keyed=True")
         if dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"embedding '{name}': rows are of torch.float32 or torch.bfloat16, not {dtype}")
         self.name, self.num_embeddings, self.embedding_dim = name, num_embeddings, embedding_dim
         self._rule, self._deviation, self._seed = rule, deviation, seed
-        self._keyed, self._evict, self._ttl, self._admit, self._dtype = keyed, evict, ttl, admit, dtype
+        self._keyed, self._evict, self._ttl, self._admit_after, self._dtype = keyed, evict, ttl, admit_after, dtype
         self._lr, self._initializer, self._share = as_number(lr), initializer, share
         self._variable: Optional[Variable] = None
         self._table: Optional[Table] = None
@@ -220,7 +220,7 @@ class Embedding(torch.nn.Module):
             had_table = self._table is not None
             table = worker.table(
                 self.name, self.embedding_dim, self.num_embeddings, rule=self._rule, evict=self._evict, ttl=self._ttl,
-                admit=self._admit, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
+                admit_after=self._admit_after, initial_range=self._deviation * math.sqrt(3), seed=self._seed, dtype=dtype,
                 lr_scale=scale,
             )  # fmt: skip
             if table.statistics().made == 0:  # those of a running job have been trained since, and some evicted

@@ -243,7 +243,7 @@ def _read(file: BinaryIO, kind: Any, width: int) -> torch.Tensor:
 
 
 def table_storage(
-    worker: Worker, name: str, *, evict: Optional[str] = "lru", ttl: Optional[float] = None, touch_on_pull: bool = True
+    worker: Worker, name: str, *, evict: str = "lfu", ttl: Optional[float] = None, touch_on_pull: bool = True
 ) -> type:
     """Returns a class for the option `external_storage` of dynamicemb (NVIDIA recsys-examples): its rows are in the job.
 

@@ -199,7 +199,7 @@ class CensusTaker {
   }
 
   void note_use(const TableRowShm& there) {
-    if (static_cast<EvictBy>(checked_.evict_by) != EvictBy::kLeastFrequentlyUsed || request_.most_hot_rows == 0) return;
+    if (static_cast<Evict>(checked_.evict) != Evict::kLfu || request_.most_hot_rows == 0) return;
     std::vector<TableCensus::Used>& all = census_.hottest;  // a heap: the coldest of them comes first
     const TableCensus::Used used{there.key.load_relaxed(), there.used.hint() & kMaxFrequency};
     if (all.size() == request_.most_hot_rows) {

@@ -351,7 +351,7 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
     lane.shared->inserting.store_release(0);
     fault_point(FaultPoint::kClaimLost);
     if (take_unused(lane)) continue;
-    const bool may_evict = !lane.is_guest && shm_.when_full == static_cast<std::uint32_t>(WhenFull::kEvict);
+    const bool may_evict = !lane.is_guest && shm_.evict != static_cast<std::uint32_t>(Evict::kNone);
     if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
     make_room(lane, may_evict);
   }

@@ -55,11 +55,10 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.rate_scale = std::bit_cast<std::uint32_t>(spec.rate_scale);
   table.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
   table.admit_after = spec.admit_after;
-  table.when_full = static_cast<std::uint32_t>(spec.when_full);
-  table.evict_by = static_cast<std::uint32_t>(spec.evict_by);
+  table.evict = static_cast<std::uint32_t>(spec.evict);
   table.touch_on_pull = spec.touch_on_pull ? 1 : 0;
   table.initial_range = std::bit_cast<std::uint32_t>(spec.initial_range);
-  table.ttl_ns = static_cast<std::uint64_t>(std::llround(spec.ttl_seconds * 1e9));
+  table.ttl_ns = static_cast<std::uint64_t>(std::llround(spec.ttl * 1e9));
   table.seed = spec.seed;
   table.key_hash[0] = job.key_hash().first, table.key_hash[1] = job.key_hash().second;
   place(table);
@@ -139,9 +138,9 @@ void check_agreement(const TableShm& there, const TableShm& wanted) {
   disagree("update rule", there.rule, wanted.rule);
   disagree("max_rows", there.max_rows * there.parts, wanted.max_rows * wanted.parts);
   disagree("admit_after", there.admit_after, wanted.admit_after);
-  disagree("when_full", there.when_full, wanted.when_full);
-  disagree("evict_by", there.evict_by, wanted.evict_by);
-  disagree("ttl_seconds", double(there.ttl_ns) / 1e9, double(wanted.ttl_ns) / 1e9);
+  const auto way_of = [](std::uint32_t evict) { return std::string(to_string(static_cast<Evict>(evict))); };
+  disagree("evict", way_of(there.evict), way_of(wanted.evict));
+  disagree("ttl", double(there.ttl_ns) / 1e9, double(wanted.ttl_ns) / 1e9);
   disagree("touch_on_pull", there.touch_on_pull != 0, wanted.touch_on_pull != 0);
   disagree("initial_range", number(there.initial_range), number(wanted.initial_range));
   disagree("seed", there.seed, wanted.seed);
@@ -171,8 +170,7 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
     return false;
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
       there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
-      there.when_full < 1 || there.when_full > 2 || there.evict_by < 1 || there.evict_by > 3 ||
-      key_hash_of(there) != job.key_hash() || std::memchr(there.name, 0, sizeof there.name) == nullptr)
+      there.evict < 1 || there.evict > 4 || key_hash_of(there) != job.key_hash() || std::memchr(there.name, 0, sizeof there.name) == nullptr)
     return false;
   TableShm placed = {};
   std::memcpy(static_cast<void*>(&placed), &there, kDescribed);

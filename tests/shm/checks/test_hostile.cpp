@@ -183,7 +183,7 @@ JobConfig partitioned() {
 }
 
 TableSpec table_spec() {
-  return {.name = "items", .row_size = 3, .max_rows = 128, .rule = UpdateRule::kAdagrad, .ttl_seconds = 1000};
+  return {.name = "items", .row_size = 3, .max_rows = 128, .rule = UpdateRule::kAdagrad, .ttl = 1000};
 }
 
 void report(const test::Cases& cases, std::size_t count, const auto& name_of) {

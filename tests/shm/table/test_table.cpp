@@ -82,7 +82,7 @@ TEST_CASE("table: a pull that creates rows makes them as pushes would, once for 
     CHECK(again.updated == 2);
   }
   TableSpec full = spec_of(64);
-  full.when_full = WhenFull::kRefuse;
+  full.evict = Evict::kNone;
   TableJob job(full);
   const Keys many = some_keys(100);
   Floats rows(many.size() * full.row_size);
@@ -174,9 +174,9 @@ TEST_CASE("table: rows link the buckets of a new half before they are searched f
 }
 
 TEST_CASE("table: a full table evicts, and never has more rows than it may") {
-  for (const EvictBy by : {EvictBy::kLeastRecentlyUsed, EvictBy::kLeastFrequentlyUsed, EvictBy::kAge}) {
+  for (const Evict by : {Evict::kLru, Evict::kLfu, Evict::kAge}) {
     TableSpec spec = spec_of(512, 1);
-    spec.evict_by = by;
+    spec.evict = by;
     TableJob job(spec);
     const Keys keys = some_keys(20'000);
     CHECK(job.push(keys, 1.0F).updated == keys.size());
@@ -202,11 +202,11 @@ TEST_CASE("table: a full table evicts, and never has more rows than it may") {
 }
 
 TEST_CASE("table: what is used recently, used often, or young stays, as the table was told") {
-  for (const EvictBy by : {EvictBy::kLeastRecentlyUsed, EvictBy::kLeastFrequentlyUsed, EvictBy::kAge}) {
+  for (const Evict by : {Evict::kLru, Evict::kLfu, Evict::kAge}) {
     CAPTURE(int(by));
     test::ManualClock clock;
     TableSpec spec = spec_of(1024, 1);
-    spec.evict_by = by;
+    spec.evict = by;
     TableJob job(spec);
     const Keys hot = some_keys(100, 1), cold = some_keys(40'000, 2);
     job.push(hot, 1.0F);
@@ -219,7 +219,7 @@ TEST_CASE("table: what is used recently, used often, or young stays, as the tabl
     const std::uint64_t kept = job.table.contains(hot, {found.get(), hot.size()});
     const Floats values = job.pull(hot);  // of a row that was evicted, only the pushes since
     const auto never_evicted = std::count_if(values.begin(), values.end(), [](float x) { return x > 100; });
-    if (by == EvictBy::kAge) {
+    if (by == Evict::kAge) {
       CHECK(never_evicted < 10);
     } else {
       CHECK(kept == hot.size());
@@ -230,7 +230,7 @@ TEST_CASE("table: what is used recently, used often, or young stays, as the tabl
 
 TEST_CASE("table: a full table that refuses drops new keys, counts them, and goes on with the others") {
   TableSpec spec = spec_of(256);
-  spec.when_full = WhenFull::kRefuse;
+  spec.evict = Evict::kNone;
   TableJob job(spec);
   const Keys keys = some_keys(300);
   const PushedKeys first = job.push(keys, 1.0F);
@@ -280,7 +280,7 @@ TEST_CASE("table: a key is admitted with its k-th push; what is pushed before is
 TEST_CASE("table: rows that nobody has used for too long are gone") {
   test::ManualClock clock;
   TableSpec spec = spec_of(4096, 1);
-  spec.ttl_seconds = 60;
+  spec.ttl = 60;
   TableJob job(spec);
   const Keys old = some_keys(300, 1), used = some_keys(300, 2);
   job.push(old, 1.0F);
@@ -301,7 +301,7 @@ TEST_CASE("table: rows that nobody has used for too long are gone") {
 TEST_CASE("table: rows that are too old are gone while the table grows, too") {
   test::ManualClock clock;
   TableSpec spec = spec_of(100'000, 1);
-  spec.ttl_seconds = 60;
+  spec.ttl = 60;
   TableJob job(spec);
   for (const std::uint64_t key : some_keys(10'000)) {
     clock.advance(test::kSecond / 10);
@@ -315,7 +315,7 @@ TEST_CASE("table: pulls count as uses where they shall") {
   for (const bool touches : {false, true}) {
     test::ManualClock clock;
     TableSpec spec = spec_of(4096, 1);
-    spec.ttl_seconds = 60;
+    spec.ttl = 60;
     spec.touch_on_pull = touches;
     TableJob job(spec);
     const Keys keys = some_keys(100);
@@ -470,7 +470,7 @@ TEST_CASE("table: what cannot be is refused with a reason") {
   CHECK(refused([](TableSpec& s) { s.name = "n", s.row_size = 0; }).find("a row has 1 to") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.max_rows = 63; }).find("max_rows must be from 64") !=
         std::string::npos);
-  CHECK(refused([](TableSpec& s) { s.name = "n", s.ttl_seconds = -1; }).find("ttl_seconds") != std::string::npos);
+  CHECK(refused([](TableSpec& s) { s.name = "n", s.ttl = -1; }).find("ttl") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.admit_after = 256; }).find("1 to 255") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.initial_range = NAN; }).find("initial_range") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.regularize = -1; }).find("factors") != std::string::npos);

@@ -133,17 +133,17 @@ class BusyClock final : public shm::Clock {
 };
 
 constexpr std::uint64_t kQuarters = std::uint64_t{1} << 24;  // after which the time of a use begins at 0 again
-constexpr EvictBy kAllOrders[] = {EvictBy::kLeastRecentlyUsed, EvictBy::kLeastFrequentlyUsed, EvictBy::kAge};
+constexpr Evict kAllOrders[] = {Evict::kLru, Evict::kLfu, Evict::kAge};
 
-TableSpec hour_spec(std::uint64_t max_rows, EvictBy order) {
+TableSpec hour_spec(std::uint64_t max_rows, Evict order) {
   TableSpec spec = spec_of(max_rows, 1);
-  spec.ttl_seconds = 3600, spec.evict_by = order;
+  spec.ttl = 3600, spec.evict = order;
   return spec;
 }
 
 TableSpec counting_spec(std::uint64_t max_rows) {
   TableSpec spec = spec_of(max_rows, 1);
-  spec.evict_by = EvictBy::kLeastFrequentlyUsed;
+  spec.evict = Evict::kLfu;
   return spec;
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("table part: pushes of keys without rows count less while others get r
 }
 
 TEST_CASE("table part: rows that are used later than expire() notes the time are not too old") {
-  for (const EvictBy order : kAllOrders)
+  for (const Evict order : kAllOrders)
     for (const std::uint64_t begin : {kQuarters / 2, kQuarters - 2, kQuarters - 1, kQuarters}) {
       Part part(hour_spec(2048, order));
       BusyClock clock(begin);
@@ -262,7 +262,7 @@ TEST_CASE("table part: rows that are used later than expire() notes the time are
         if (++turns > 20) return;  // a call that goes on ends, too, and the test fails
         clock.advance(1);
         for (const std::uint64_t key : keys) part.push_elsewhere(key);
-        part.push_elsewhere(order == EvictBy::kAge ? 1000 + turns : keys[0]);  // the row that is made last
+        part.push_elsewhere(order == Evict::kAge ? 1000 + turns : keys[0]);  // the row that is made last
       };
       CHECK(part.expire() == 0);
       CHECK(turns <= 1 + 1024 / 256);  // it looks at the rows once, 256 at a time
@@ -276,14 +276,14 @@ TEST_CASE("table part: rows that are used later than expire() notes the time are
 }
 
 TEST_CASE("table part: rows that are used later than a push notes the time neither expire nor go first") {
-  for (const EvictBy order : kAllOrders)
+  for (const Evict order : kAllOrders)
     for (const std::uint64_t begin : {kQuarters / 2, kQuarters - 1}) {
       Part part(hour_spec(512, order));
       BusyClock clock(begin);
       const Keys old = some_keys(256, 1), used = some_keys(256, 2);
       for (const std::uint64_t key : old) part.push(key);
       clock.advance(8);
-      if (order != EvictBy::kAge)  // by which the time is that of the row's making
+      if (order != Evict::kAge)  // by which the time is that of the row's making
         for (const std::uint64_t key : used) part.push(key);
       std::uint64_t turns = 0;
       part.when_making = [&] {
@@ -299,7 +299,7 @@ TEST_CASE("table part: rows that are used later than a push notes the time neith
 }
 
 TEST_CASE("table part: a use never moves back, and a guest's is none") {
-  Part part(hour_spec(64, EvictBy::kLeastRecentlyUsed));
+  Part part(hour_spec(64, Evict::kLru));
   BusyClock clock(kQuarters - 1);
   part.push(1);
   const std::uint32_t before = part.used(1)->load_relaxed();
@@ -319,7 +319,7 @@ TEST_CASE("table part: a use never moves back, and a guest's is none") {
 
 TEST_CASE("table part: a lane remembers a bounded number of free rows") {
   constexpr std::uint64_t kRows = 200'000;
-  Part part(hour_spec(kRows, EvictBy::kLeastRecentlyUsed));
+  Part part(hour_spec(kRows, Evict::kLru));
   const Keys keys = some_keys(kRows);
   for (const std::uint64_t key : keys) part.push_elsewhere(key);
   (*part).evict(part.lane(), keys);
@@ -334,7 +334,7 @@ TEST_CASE("table part: a lane remembers a bounded number of free rows") {
 
 TEST_CASE("table part: a row that nobody pushes is evicted though others are made beside it") {
   for (const bool expires : {false, true}) {
-    Part part(hour_spec(8192, EvictBy::kLeastRecentlyUsed));
+    Part part(hour_spec(8192, Evict::kLru));
     BusyClock clock(1000);
     part.leave_pinned(1);
     constexpr std::uint64_t kLong = 4 * 7200;
@@ -354,7 +354,7 @@ TEST_CASE("table part: a row that nobody pushes is evicted though others are mad
 }
 
 TEST_CASE("table part: a row that its dead maker has linked only goes when it is too old") {
-  Part part(hour_spec(64, EvictBy::kLeastRecentlyUsed));
+  Part part(hour_spec(64, Evict::kLru));
   BusyClock clock(1000);
   part.push(1);
   auto& word = part.row(1)->word;

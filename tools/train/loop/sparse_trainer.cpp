@@ -198,9 +198,8 @@ SparseResult train_keyed(Worker& worker, SparseModel& model, const SparseData& d
   spec.dtype = options.dtype;
   spec.max_rows = rows.max_rows;
   spec.admit_after = rows.admit_after;
-  spec.when_full = rows.evict_by ? WhenFull::kEvict : WhenFull::kRefuse;
-  spec.evict_by = rows.evict_by.value_or(spec.evict_by);
-  spec.ttl_seconds = rows.ttl_seconds;
+  spec.evict = rows.evict;
+  spec.ttl = rows.ttl;
   spec.initial_range = model.initial_range();
   spec.seed = config::seed_of(config);
   spec.regularize = update::traits_of(config.optimizer.rule).regularizes_itself;

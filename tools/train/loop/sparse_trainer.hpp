@@ -38,10 +38,10 @@ struct SparseTrainOptions : TrainHooks {
 struct TableOptions {
   std::uint64_t max_rows = 1'000'000;
   std::uint32_t admit_after = 1;
-  // None: a full table refuses new keys. The order of use is known to a quarter of a second, in which workers push more
+  // The order of use is known to a quarter of a second, in which workers push more
   // features than a small table has rows, so how often they come says more (docs/sparse.md has the figures).
-  std::optional<EvictBy> evict_by = EvictBy::kLeastFrequentlyUsed;
-  double ttl_seconds = 0;  // as TableSpec::ttl_seconds
+  Evict evict = Evict::kLfu;
+  double ttl = 0;  // as TableSpec::ttl
 
   bool operator==(const TableOptions&) const = default;
 };
