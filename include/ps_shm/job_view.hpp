@@ -262,11 +262,11 @@ class JobView {
   // Throws: Error as values(), and if the variable has no moving average.
   std::vector<float> averages(const std::string& name) const;
 
-  // The optimizer slot of the variable `name` at `position` in VariableInfo::slots. It must be a slot of elements and
-  // not of rows.
+  // The optimizer slot of that name (VariableInfo::slots) of the variable `name`. It must be a slot of elements and not
+  // of rows.
   //
-  // Throws: Error as values(), and kNotFound if there is no such slot.
-  std::vector<float> slot(const std::string& name, std::uint64_t position) const;
+  // Throws: Error as values(), and kNotFound, which lists those that there are, if there is no such slot.
+  std::vector<float> slot(const std::string& name, const std::string& slot) const;
 
   // The tables by key, in the order of their declaration.
   std::vector<TableInfo> tables() const;

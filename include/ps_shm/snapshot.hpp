@@ -87,27 +87,28 @@ class Snapshot {
   // Throws: Error (kNotFound) if the snapshot has no such variable.
   std::uint64_t updates(const std::string& name) const;
 
-  // Copies the values of the variable `name` (array 0), or its optimizer slot number array - 1, in the order of
-  // VariableInfo::slots, to `out`. Values of bfloat16 are converted, which is exact.
+  // Copies the values of the variable `name`, or its optimizer slot of that name (VariableInfo::slots), to `out`.
+  // Values of bfloat16 are converted, which is exact.
   //
-  // Throws: Error with kNotFound if the snapshot has no such variable or slot; kInvalidArgument if the dtype is neither
-  // float32 nor bfloat16, or if out.size() is not the element count (for a slot of rows: the number of rows).
+  // Throws: Error with kNotFound, which lists those that there are, if the snapshot has no such variable or slot;
+  // kInvalidArgument if the dtype is neither float32 nor bfloat16, or if out.size() is not the element count (for a
+  // slot of rows: the number of rows).
   // Progress: lock-free.
-  void copy(const std::string& name, std::span<float> out, std::uint64_t array = 0) const;
+  void copy(const std::string& name, std::span<float> out, const std::string& slot = {}) const;
 
   // As above, for a variable of any dtype, as bytes.
   //
   // Throws: Error as above, except for the dtype; out.size() is the size in bytes.
   // Progress: lock-free.
-  void copy(const std::string& name, std::span<std::byte> out, std::uint64_t array = 0) const;
+  void copy(const std::string& name, std::span<std::byte> out, const std::string& slot = {}) const;
 
-  // Copies bytes [begin, begin + out.size()) of what copy() gives for `name` and `array`, for streaming writers.
+  // Copies bytes [begin, begin + out.size()) of what copy() gives for `name` and `slot`, for streaming writers.
   // In-place variables that are not point-in-time, and those partitioned by hash, are copied as a whole when byte 0 is
   // read; later reads are of that copy.
   //
   // Throws: Error as copy(), and if `begin` is not a multiple of 4 or the range does not lie within the variable.
   // Progress: lock-free.
-  void read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array = 0) const;
+  void read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, const std::string& slot = {}) const;
 
  private:
   friend class JobView;

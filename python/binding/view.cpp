@@ -76,8 +76,7 @@ nb::object values(const ViewHandle& self, const std::string& name) {
   return made;
 }
 
-// A consistent snapshot. Array 0 of a variable is its values, the others are its optimizer slots, as Snapshot::copy()
-// numbers them.
+// A consistent snapshot.
 class TakenSnapshot {
  public:
   TakenSnapshot(ViewHandle of, const std::string& group, const SnapshotOptions& options = {}) : of_(std::move(of)) {
@@ -106,17 +105,17 @@ class TakenSnapshot {
   std::uint64_t global_step() const { return get().global_step(); }
   bool is_point_in_time(const std::string& name) const { return get().is_point_in_time(name); }
 
-  nb::object copy(const std::string& name, DType dtype, const Shape& shape, std::uint64_t which) const {
+  nb::object copy(const std::string& name, DType dtype, const Shape& shape, const std::string& slot = {}) const {
     nb::object made = new_array(copied_as(dtype), shape);
     const Array array(made, Use::kWrite, "values");
     if (dtype == DType::kBFloat16)
-      of_.look([&](const JobView&) { get().copy(name, array.as<float>(), which); });
+      of_.look([&](const JobView&) { get().copy(name, array.as<float>(), slot); });
     else
-      copy_to(name, array, which);
+      copy_to(name, array, slot);
     return made;
   }
-  void copy_to(const std::string& name, const Array& array, std::uint64_t which) const {
-    of_.look([&](const JobView&) { get().copy(name, array.bytes(), which); });
+  void copy_to(const std::string& name, const Array& array, const std::string& slot = {}) const {
+    of_.look([&](const JobView&) { get().copy(name, array.bytes(), slot); });
   }
 
  private:
@@ -137,7 +136,7 @@ void copy_to(const TakenSnapshot& self, const std::string& name, nb::handle out)
   const VariableInfo variable = self.variable(name);
   const Array array(out, Use::kWrite, what);
   array.require(variable.dtype, variable.shape, what);
-  self.copy_to(name, array, 0);
+  self.copy_to(name, array);
 }
 
 nb::dict state(const ViewHandle& self, const std::string& group) {
@@ -145,7 +144,7 @@ nb::dict state(const ViewHandle& self, const std::string& group) {
   const TakenSnapshot taken(self, group);
   for (const std::string& name : taken.names()) {
     const VariableInfo variable = taken.variable(name);
-    all[nb::cast(name)] = taken.copy(name, variable.dtype, variable.shape, 0);
+    all[nb::cast(name)] = taken.copy(name, variable.dtype, variable.shape);
   }
   return all;
 }
@@ -163,12 +162,12 @@ nb::dict slots(const std::string& job, const std::vector<std::string>& names, co
     for (std::size_t k = 0; k < variable.slots.size(); ++k) {
       const bool is_of_rows = k + variable.row_slots >= variable.slots.size() && !variable.shape.empty();
       const Shape shape = is_of_rows ? Shape{variable.shape.front()} : variable.shape;
-      of_variable[nb::cast(variable.slots[k])] = taken.copy(name, DType::kFloat32, shape, 1 + k);
+      of_variable[nb::cast(variable.slots[k])] = taken.copy(name, DType::kFloat32, shape, variable.slots[k]);
     }
     all[nb::cast(name)] = of_variable;
   }
   for (const std::string& name : masters)
-    all[nb::cast(name)]["master"] = taken.copy(name, DType::kFloat32, taken.variable(name).shape, 0);
+    all[nb::cast(name)]["master"] = taken.copy(name, DType::kFloat32, taken.variable(name).shape);
   all["global_step"] = taken.global_step();
   return all;
 }

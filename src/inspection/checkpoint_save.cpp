@@ -29,10 +29,10 @@ persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vec
                                         const std::function<bool()>& stop_requested) {
   persistence::CheckpointArrays all;
   for (const VariableInfo& variable : variables) {
-    const auto array = [&](std::uint64_t which) {
-      return [&, name = variable.name, which](std::uint64_t begin, std::span<std::byte> out) {
+    const auto array = [&](const std::string& slot) {
+      return [&, name = variable.name, slot](std::uint64_t begin, std::span<std::byte> out) {
         if (stop_requested && stop_requested()) throw Interrupted();
-        snapshot.read(name, begin, out, which);
+        snapshot.read(name, begin, out, slot);
       };
     };
     all.add({.name = variable.name,
@@ -41,11 +41,11 @@ persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vec
              .updates = snapshot.updates(variable.name),
              .is_point_in_time = snapshot.is_point_in_time(variable.name),
              .slots = {}},
-            array(0));
+            array(""));
     for (std::size_t slot = 0; slot < variable.slots.size(); ++slot) {
       std::vector<std::uint64_t> shape = variable.shape;
       if (slot + variable.row_slots >= variable.slots.size()) shape.resize(1);  // of rows
-      all.add_slot(variable.slots[slot], std::move(shape), array(1 + slot));
+      all.add_slot(variable.slots[slot], std::move(shape), array(variable.slots[slot]));
     }
   }
   return all;

@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "config/spelling.hpp"
 #include "inspection/checked_records.hpp"
 #include "inspection/tables.hpp"
 #include "inspection/texts.hpp"
@@ -281,8 +282,7 @@ std::vector<VariableInfo> JobView::variables() const {
       info.bytes = shm::value_bytes(first);
       info.initialised = is_initialised(first);
       info.row_slots = (first.flags & shm::kRowState) != 0 ? 1 : 0;
-      for (std::uint64_t slot = 0; slot + 1 < arrays_of(first); ++slot)
-        info.slots.emplace_back(update::slot_name(info.rule, is_inplace(first), slot));
+      info.slots = slots_of(first);
       std::uint64_t updates = 0, pieces = 0;
       const std::uint64_t rows = first.axes == 0 ? 1 : first.extents[0], row = info.bytes / rows;
       const std::uint64_t each = shm::bytes_of_element(first);
@@ -347,13 +347,18 @@ std::vector<float> JobView::averages(const std::string& name) const {
   });
 }
 
-std::vector<float> JobView::slot(const std::string& name, std::uint64_t position) const {
+std::vector<float> JobView::slot(const std::string& name, const std::string& slot) const {
   return impl_->guarded([&] {
     const Group group = impl_->known.find(name);
     const VariableShm& first = *group.front();
-    if (position + 1 >= arrays_of(first) || is_of_rows(first, 1 + position))
-      throw Error(fmt::format("variable '{}' has no per-element slot {}", name, position), ErrorCode::kNotFound);
-    return read_values(impl_->job, group, 1 + position);
+    std::vector<std::string> slots = slots_of(first);
+    if ((first.flags & shm::kRowState) != 0) slots.pop_back();
+    const auto found = std::find(slots.begin(), slots.end(), slot);
+    if (found == slots.end())
+      throw Error(fmt::format("variable '{}' has no slot '{}' of elements; it has {}", name, slot,
+                              config::what_there_is(slot, slots)),
+                  ErrorCode::kNotFound);
+    return read_values(impl_->job, group, 1 + static_cast<std::uint64_t>(found - slots.begin()));
   });
 }
 

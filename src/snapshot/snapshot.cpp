@@ -17,6 +17,7 @@
 #include "update/bfloat16.hpp"
 #include "update/bytes.hpp"
 #include "update/elements.hpp"
+#include "update/traits.hpp"
 
 namespace ps_shm {
 namespace {
@@ -33,6 +34,24 @@ std::uint64_t arrays_of(const VariableShm& record) noexcept {
 
 bool is_of_rows(const VariableShm& record, std::uint64_t array) noexcept {
   return array > record.slots && (record.flags & shm::kRowState) != 0;
+}
+
+std::vector<std::string> slots_of(const VariableShm& record) {
+  std::vector<std::string> names;
+  for (std::uint64_t slot = 0; slot + 1 < arrays_of(record); ++slot)
+    names.emplace_back(update::slot_name(static_cast<UpdateRule>(record.rule), !is_versioned(record), slot));
+  return names;
+}
+
+std::uint64_t array_of(const VariableShm& record, const std::string& slot) {
+  if (slot.empty()) return 0;
+  const std::vector<std::string> slots = slots_of(record);
+  const auto found = std::find(slots.begin(), slots.end(), slot);
+  if (found == slots.end())
+    throw Error(fmt::format("variable '{}' has no slot '{}'; it has {}", record.name, slot,
+                            config::what_there_is(slot, slots)),
+                ErrorCode::kNotFound);
+  return 1 + static_cast<std::uint64_t>(found - slots.begin());
 }
 
 void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::uint64_t array, std::span<float> out) {
@@ -245,6 +264,10 @@ const std::vector<Snapshot::Impl::Part>& Snapshot::Impl::parts_of(const std::str
               ErrorCode::kNotFound);
 }
 
+std::uint64_t Snapshot::Impl::array_of(const std::string& name, const std::string& slot) const {
+  return ps_shm::array_of(*parts_of(name).front().record, slot);
+}
+
 Snapshot::Snapshot(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 Snapshot::~Snapshot() = default;
 Snapshot::Snapshot(Snapshot&&) noexcept = default;
@@ -264,11 +287,12 @@ bool Snapshot::is_point_in_time(const std::string& name) const {
   return std::all_of(parts.begin(), parts.end(), [](const Impl::Part& part) { return part.is_point_in_time; });
 }
 
-void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t array) const {
+void Snapshot::copy(const std::string& name, std::span<float> out, const std::string& slot) const {
   const VariableShm& first = *impl_->parts_of(name).front().record;
   const auto dtype = static_cast<DType>(first.dtype);
   if (!update::takes_gradients(dtype))
     throw Error(fmt::format("copy of variable '{}': its dtype is {}; give a span of bytes", name, to_string(dtype)));
+  const std::uint64_t array = impl_->array_of(name, slot);
   const bool is_widened = array == 0 && shm::array_dtype(first) != DType::kFloat32;
   const std::uint64_t stored = impl_->floats_of(name, array), floats = is_widened ? element_count(first) : stored;
   if (out.size() != floats)
@@ -277,7 +301,8 @@ void Snapshot::copy(const std::string& name, std::span<float> out, std::uint64_t
   if (is_widened) update::widen_in_place(out.data(), out.size());
 }
 
-void Snapshot::copy(const std::string& name, std::span<std::byte> out, std::uint64_t array) const {
+void Snapshot::copy(const std::string& name, std::span<std::byte> out, const std::string& slot) const {
+  const std::uint64_t array = impl_->array_of(name, slot);
   const std::uint64_t bytes = impl_->bytes_of(name, array);
   if (out.size() != bytes)
     throw Error(fmt::format("copy of variable '{}': it has {} bytes, the span has {}", name, bytes, out.size()));
@@ -297,7 +322,9 @@ std::uint64_t Snapshot::updates(const std::string& name) const {
   return updates / pieces;
 }
 
-void Snapshot::read(const std::string& name, std::uint64_t begin, std::span<std::byte> out, std::uint64_t array) const {
+void Snapshot::read(const std::string& name, std::uint64_t begin, std::span<std::byte> out,
+                    const std::string& slot) const {
+  const std::uint64_t array = impl_->array_of(name, slot);
   const std::uint64_t bytes = impl_->bytes_of(name, array);
   if (begin % sizeof(float) != 0 || begin > bytes || out.size() > bytes - begin)
     throw Error(fmt::format("read of variable '{}': it has {} bytes, but {} bytes from byte {} on were requested", name,
@@ -319,9 +346,6 @@ std::uint64_t Snapshot::Impl::bytes_of(const std::string& name, std::uint64_t ar
 
 std::uint64_t Snapshot::Impl::floats_of(const std::string& name, std::uint64_t array) const {
   const VariableShm& first = *parts_of(name).front().record;
-  if (array >= arrays_of(first))
-    throw Error(fmt::format("variable '{}' has no slot {}; it has {}", name, array - 1, arrays_of(first) - 1),
-                ErrorCode::kNotFound);
   if (is_of_rows(first, array)) return first.whole_elements / first.row_elements;
   return array == 0 || !is_versioned(first) ? first.whole_elements : shm::element_count(first);
 }

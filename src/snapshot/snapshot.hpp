@@ -20,6 +20,11 @@ std::uint64_t arrays_of(const shm::VariableShm& record) noexcept;
 // Whether array `array` has a float for each row instead of each element.
 bool is_of_rows(const shm::VariableShm& record, std::uint64_t array) noexcept;
 
+// The names of the arrays from 1 on, the optimizer slots.
+std::vector<std::string> slots_of(const shm::VariableShm& record);
+// The array of that slot; empty: 0, the values. Throws Error (kNotFound), which lists those that there are.
+std::uint64_t array_of(const shm::VariableShm& record, const std::string& slot);
+
 // Copies values (array 0) or optimizer slot array - 1 of an in-place record while other workers may push. No element
 // is torn. Requires: array < arrays_of(record); `out` has room for its elements, or rows.
 void copy_inplace(const shm::JobSegments& job, const shm::VariableShm& record, std::uint64_t array,
@@ -51,6 +56,7 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   };
 
   const std::vector<Part>& parts_of(const std::string& name) const;
+  std::uint64_t array_of(const std::string& name, const std::string& slot) const;
   // The number of floats in the array.
   std::uint64_t floats_of(const std::string& name, std::uint64_t array) const;
   std::uint64_t bytes_of(const std::string& name, std::uint64_t array) const;

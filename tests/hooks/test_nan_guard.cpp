@@ -144,11 +144,11 @@ double nan_first(std::uint64_t step) { return step == 1 ? kNan : 1.0; }
 
 TEST_CASE("nan guard: restore sets the job to its newest checkpoint's values, and resets the optimizer") {
   Diverged job;
-  CHECK(JobView(job.config.job).slot("v", 0).front() != 0);
+  CHECK(JobView(job.config.job).slot("v", "momentum").front() != 0);
   CHECK(job.member.run({job.guard(), stop_at_step(3)}, nan_first).steps == 1);
   CHECK(job.member.value() == 8);
   CHECK(job.counted() == 80);
-  const std::vector<float> momentum = JobView(job.config.job).slot("v", 0);
+  const std::vector<float> momentum = JobView(job.config.job).slot("v", "momentum");
   CHECK(std::all_of(momentum.begin(), momentum.end(), [](float one) { return one == 0; }));
   CHECK(job.member.worker.global_step() == 3);
   REQUIRE(job.said.lines.size() == 1);

@@ -88,7 +88,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
         const JobView a(whole.name.text()), b(rest.name.text());
         for (const VariableInfo& variable : a.variables())
           for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
-            CHECK_MESSAGE(a.slot(variable.name, slot) == b.slot(variable.name, slot), variable.slots[slot]);
+            CHECK_MESSAGE(a.slot(variable.name, variable.slots[slot]) == b.slot(variable.name, variable.slots[slot]), variable.slots[slot]);
       }
     }
 }
@@ -155,7 +155,7 @@ TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") 
   const Job job(config);
   const JobView view(job.name.text());
   CHECK(view.values("a") == values);
-  CHECK(view.slot("a", 0) == std::vector<float>(1500, config.optimizer.initial_accumulator));
+  CHECK(view.slot("a", "n") == std::vector<float>(1500, config.optimizer.initial_accumulator));
   CHECK(view.variables()[0].updates == 0);  // for Adam's bias correction
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with t
   const std::vector<float> values = JobView(rest.name.text()).values("a");
   REQUIRE(values.size() == expected.size());
   for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == doctest::Approx(expected[k]).epsilon(1e-6));
-  CHECK(JobView(rest.name.text()).slot("a", 2) == std::vector<float>(1500, 4.0F));
+  CHECK(JobView(rest.name.text()).slot("a", "t") == std::vector<float>(1500, 4.0F));
 }
 
 TEST_CASE("a different number of workers shares out the examples seen so far") {

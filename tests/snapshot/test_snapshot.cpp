@@ -100,7 +100,7 @@ TEST_CASE("snapshot: sizes and slots that do not exist are refused") {
   std::vector<float> out(11);
   CHECK_THROWS_WITH_AS(snapshot.copy("b", out), doctest::Contains("it has 10 elements, the span has 11"), Error);
   out.resize(10);
-  CHECK_THROWS_WITH_AS(snapshot.copy("b", out, 1), doctest::Contains("has no slot 0; it has 0"), Error);
+  CHECK_THROWS_WITH_AS(snapshot.copy("b", out, "m"), doctest::Contains("variable 'b' has no slot 'm'; it has none"), Error);
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(out));
   CHECK_THROWS_WITH_AS(snapshot.copy("b", bytes.first(39)), doctest::Contains("it has 40 bytes, the span has 39"),
                        Error);
@@ -124,14 +124,14 @@ TEST_CASE("snapshot: bytes from any offset are those of the whole, whatever the 
     Snapshot taken = job.worker.snapshot();
     const Snapshot snapshot = std::move(taken);
     std::mt19937_64 random(5);
-    for (const auto& [name, array, floats] :
-         {std::tuple("table", 0, 1500), std::tuple("table", 1, 500), std::tuple("dense", 0, 3000)}) {
+    for (const auto& [name, slot, floats] :
+         {std::tuple("table", "", 1500), std::tuple("table", "n of row", 500), std::tuple("dense", "", 3000)}) {
       std::vector<float> whole(std::size_t(floats), 0.0F);
-      snapshot.copy(name, whole, std::uint64_t(array));
+      snapshot.copy(name, whole, slot);
       for (int i = 0; i < 50; ++i) {
         const std::size_t begin = i == 0 ? 0 : random() % whole.size(), size = random() % (whole.size() - begin + 1);
         std::vector<float> some(size);
-        snapshot.read(name, begin * sizeof(float), std::as_writable_bytes(std::span(some)), std::uint64_t(array));
+        snapshot.read(name, begin * sizeof(float), std::as_writable_bytes(std::span(some)), slot);
         REQUIRE(std::equal(some.begin(), some.end(), whole.begin() + std::ptrdiff_t(begin)));
       }
     }
@@ -269,15 +269,15 @@ TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment"
   const std::vector<float> gradient(2000, 1.0F);
   worker.push(variable, gradient);
   JobView view(name.text());
-  const std::vector<float> values = view.values("v"), slot = view.slot("v", 0), averages = view.averages("v");
+  const std::vector<float> values = view.values("v"), slot = view.slot("v", "momentum"), averages = view.averages("v");
   const Snapshot snapshot = worker.snapshot();
   worker.push(variable, gradient);
   std::vector<float> out(2000);
   snapshot.copy("v", out);
   CHECK(out == values);
-  snapshot.copy("v", out, 1);
+  snapshot.copy("v", out, "momentum");
   CHECK(out == slot);
-  snapshot.copy("v", out, 2);
+  snapshot.copy("v", out, "ema");
   CHECK(out == averages);
   CHECK(view.values("v") != values);
 }

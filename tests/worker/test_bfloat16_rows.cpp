@@ -137,11 +137,11 @@ TEST_CASE("rows of bfloat16: every rule follows its float32 form with rounding, 
       CHECK(job.pull({3, 1, 19}) == reference.values(Ids{3, 1, 19}));
       if (update::traits_of(rule).has_row_state()) {
         Floats states(kRows);
-        job.worker.snapshot().copy("v", states, 1 + update::slots_per_element(rule, false, true));
+        job.worker.snapshot().copy("v", states, update::traits_of(rule).row_slot.name);
         for (std::uint32_t row = 0; row < kRows; ++row) CHECK(states[row] == reference.at(row).state);
       }
       if (reference.record() > 1) {
-        const Floats slot = JobView(config.job).slot("v", 0);
+        const Floats slot = JobView(config.job).slot("v", JobView(config.job).variables().front().slots[0]);
         for (std::uint32_t row = 0; row < kRows; ++row)
           for (std::uint64_t i = 0; i < width; ++i)
             REQUIRE(slot[row * width + i] == reference.at(row).numbers[i * reference.record() + 1]);
@@ -366,11 +366,11 @@ TEST_CASE("rows of bfloat16: a checkpoint has them in bfloat16, and either layou
     next.first_step = saved.global_step();
     HalfJob restored(next, {9, 5});
     CHECK(restored.pull() == job.pull());
-    for (std::size_t slot = 0; slot < saved.variables().front().slots.size(); ++slot) {
+    for (const std::string& slot : saved.variables().front().slots) {
       const bool is_of_rows = update::traits_of(rule).has_row_state();
       Floats ours(is_of_rows ? 9 : 45), theirs(ours.size());
-      job.worker.snapshot().copy("v", ours, 1 + slot);
-      restored.worker.snapshot().copy("v", theirs, 1 + slot);
+      job.worker.snapshot().copy("v", ours, slot);
+      restored.worker.snapshot().copy("v", theirs, slot);
       CHECK(ours == theirs);
     }
     if (!update::traits_of(rule).works_versioned) continue;

@@ -153,7 +153,7 @@ void use_in_child(Mode mode, bool within_group) {
         [&] { static_cast<void>(view->bytes("v")); },
         [&] { static_cast<void>(view->sample("v", 1)); },
         [&] { static_cast<void>(view->averages("v")); },
-        [&] { static_cast<void>(view->slot("v", 0)); },
+        [&] { static_cast<void>(view->slot("v", "m")); },
         [&] { static_cast<void>(view->tables()); },
         [&] { static_cast<void>(view->count_rows("items")); },
         [&] { static_cast<void>(view->table_rows("items")); },

@@ -282,7 +282,7 @@ Json dump_files(const std::string& job, std::vector<std::string> names, const st
                 {"file", write("", variable.dtype, view.bytes(variable.name))},
                 {"slots", Json::object()}};
     for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot) {
-      const std::vector<float> values = view.slot(variable.name, slot);
+      const std::vector<float> values = view.slot(variable.name, variable.slots[slot]);
       row["slots"][variable.slots[slot]] =
           write("." + variable.slots[slot], DType::kFloat32, std::as_bytes(std::span(values)));
     }

@@ -29,7 +29,7 @@ class Publishing::Bundle {
       const bool has_average = settings.averages && !update::traits_of(variable.rule).is_sum;
       spec.tensors.push_back(
           {.name = variable.name, .dtype = has_average ? DType::kFloat32 : variable.dtype, .shape = variable.shape});
-      arrays_.push_back(has_average ? variable.slots.size() : 0);  // the last slot
+      slots_.push_back(has_average ? variable.slots.back() : "");
     }
     PublisherOptions options;
     options.group = group;
@@ -40,10 +40,10 @@ class Publishing::Bundle {
   bool is_up_to_date() {
     const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(true)}, group_);
     std::vector<std::byte> now;
-    for (std::uint32_t tensor = 0; tensor < arrays_.size(); ++tensor) {
+    for (std::uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
       const std::span<const std::byte> newest = publisher_->tensor(tensor);
       now.resize(newest.size());
-      snapshot.copy(publisher_->spec().tensors[tensor].name, now, arrays_[tensor]);
+      snapshot.copy(publisher_->spec().tensors[tensor].name, now, slots_[tensor]);
       if (!std::equal(now.begin(), now.end(), newest.begin())) return false;
     }
     return true;
@@ -62,8 +62,8 @@ class Publishing::Bundle {
     }
     std::optional<Publisher::Writing> writing = publisher_->begin();
     if (!writing) return false;
-    for (std::uint32_t tensor = 0; tensor < arrays_.size(); ++tensor)
-      snapshot.copy(publisher_->spec().tensors[tensor].name, writing->out(tensor), arrays_[tensor]);
+    for (std::uint32_t tensor = 0; tensor < slots_.size(); ++tensor)
+      snapshot.copy(publisher_->spec().tensors[tensor].name, writing->out(tensor), slots_[tensor]);
     writing->commit(snapshot.global_step(), is_partial);
     return true;
   }
@@ -75,7 +75,7 @@ class Publishing::Bundle {
   JobView& view_;
   const std::string group_;
   const bool publishes_partial_;
-  std::vector<std::uint64_t> arrays_;  // index for each variable: its values, or its average
+  std::vector<std::string> slots_;  // for each variable that of its average; empty: its values
   std::optional<Publisher> publisher_;
   std::uint64_t left_out_ = 0;
 };
