@@ -97,7 +97,7 @@ struct TableInfo {
 };
 
 // What a look at the rows of a table finds. The numbers of rows are of those that were looked at.
-struct TableRows {
+struct TableCensus {
   std::uint64_t looked_at = 0;   // rows, of those that have been in use
   std::uint64_t with_keys = 0;   // rows
   std::uint64_t sealed = 0;      // of these: rows that are to be evicted, if no push comes first
@@ -117,14 +117,7 @@ struct TableRows {
     std::uint64_t key = 0;        // the key
     std::uint32_t frequency = 0;  // about how often it was pushed, on a scale that grows slower, up to 255
   };
-  std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (Evict::
-                              // kLeastFrequentlyUsed)
-};
-
-// A copy of a row of a table.
-struct KeyedRow {
-  std::uint64_t key = 0;      // its key
-  std::vector<float> values;  // its floats, without the optimizer's state
+  std::vector<Used> hottest;  // the ten keys that are pushed most often, if the table counts that (Evict::kLfu)
 };
 
 // A ps task and its shard.
@@ -275,13 +268,13 @@ class JobView {
   // misplaced rows are found only by a full scan (0). Holds up nobody.
   //
   // Throws: Error with kNotFound if there is no such table (the message lists those that exist).
-  TableRows count_rows(const std::string& table, std::uint64_t most = 0) const;
+  TableCensus count_rows(const std::string& table, std::uint64_t most = 0) const;
 
-  // The rows of a table that have keys, in no particular order, at most `most` of them; 0: all. Each row is its key's
-  // throughout; rows are of different moments.
+  // The rows of a table that have keys, without their state, in no particular order, at most `most` of them; 0: all.
+  // Each row is its key's throughout; rows are of different moments.
   //
   // Throws: as count_rows().
-  std::vector<KeyedRow> table_rows(const std::string& table, std::uint64_t most = 0) const;
+  std::vector<TableRow> table_rows(const std::string& table, std::uint64_t most = 0) const;
 
   // Takes a consistent snapshot of all variables while the workers go on, see Worker::snapshot(); also of a dead job.
   // This is the only function here that writes to the job, for which it maps the segments once more. The job must be of

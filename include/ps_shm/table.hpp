@@ -29,13 +29,6 @@ struct PushedKeys {
   std::uint64_t refused = 0;     // there is no room
 };
 
-// A row in a dump.
-struct TableRow {
-  std::uint64_t key = 0;          // whose row it is
-  std::span<const float> values;  // Table::row_size() floats
-  std::span<const float> state;   // of the optimizer, Table::state_size() floats, as Table::slots() orders them
-};
-
 // What Table::dump() says of a dump.
 struct TableDump {
   std::uint64_t version = 0;  // to ask with next time

@@ -1,9 +1,10 @@
-// The declaration of a table by key: its rows, how many there may be, and which of them stay.
+// The declaration of a table by key: its rows, how many there may be, and which of them stay. And a row as it is read.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ps_shm/export.hpp"
 #include "ps_shm/optimizer.hpp"
@@ -50,6 +51,13 @@ struct TableSpec {
   std::uint64_t seed = 0;   // of the initial values
   float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this table; 0: they do not apply
   float rate_scale = 1.0F;  // multiplies the job's learning rate for this table
+};
+
+// A copy of a row.
+struct TableRow {
+  std::uint64_t key = 0;      // whose row it is
+  std::vector<float> values;  // TableSpec::row_size floats
+  std::vector<float> state;   // of the optimizer, Table::state_size() floats, as Table::slots() orders them
 };
 
 }  // namespace ps_shm

@@ -297,7 +297,7 @@ nb::tuple give(GuestTable& self, std::uint32_t ticket, nb::handle keys, nb::hand
 
 nb::tuple read_table(const TableReader& self, std::uint64_t row_size) {
   MarkedRows rows;
-  for (const KeyedRow& row : self.rows(rows.marks)) {
+  for (const TableRow& row : self.rows(rows.marks)) {
     require_size(row.values.size(), row_size, "rows: a row");
     rows.keys.push_back(row.key);
     rows.values.insert(rows.values.end(), row.values.begin(), row.values.end());

@@ -173,7 +173,7 @@ nb::dict slots(const std::string& job, const std::vector<std::string>& names, co
 }
 
 nb::object table_rows(const ViewHandle& self, const std::string& name) {
-  std::vector<KeyedRow> rows;
+  std::vector<TableRow> rows;
   std::size_t width = 0;
   self.look([&](const JobView& view) {
     rows = view.table_rows(name);

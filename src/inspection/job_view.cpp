@@ -373,11 +373,11 @@ std::vector<TableInfo> JobView::tables() const {
   });
 }
 
-TableRows JobView::count_rows(const std::string& table, std::uint64_t most) const {
+TableCensus JobView::count_rows(const std::string& table, std::uint64_t most) const {
   return impl_->look_at_table(table, [&](const TableView& view) { return ps_shm::count_rows(impl_->job, view, most); });
 }
 
-std::vector<KeyedRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
+std::vector<TableRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
   return impl_->look_at_table(table, [&](const TableView& view) {
     return copy_rows(impl_->job, view, shm::read_live(impl_->job).settings.learning_rate, most);
   });

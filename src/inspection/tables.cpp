@@ -131,9 +131,9 @@ TableInfo describe(const TableView& table) {
   return info;
 }
 
-TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most) {
+TableCensus count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most) {
   constexpr std::size_t kMostFaults = 10, kHottest = 10;
-  TableRows found;
+  TableCensus found;
   std::vector<std::uint64_t> owners(job.ranks());  // 0: nobody alive
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
     if (job.is_alive(rank)) owners[rank] = job.worker(rank).holders.load_acquire();  // (ranks.J4)
@@ -143,7 +143,7 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
   const std::uint64_t share = most == 0 || in_use <= most ? 1 : in_use / most | 1;
   std::vector<std::uint64_t> chains;
   for (const TablePartView& part : table) {
-    shm::TableCensus census =
+    shm::PartCensus census =
         shm::take_census(part.segment, *part.checked, {.share = share, .is_in_use = found.has_living_workers});
     found.looked_at += census.looked_at;
     found.with_keys += census.linked;
@@ -168,7 +168,7 @@ TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::u
     found.pinned += pinned.size();
   }
   std::stable_sort(found.hottest.begin(), found.hottest.end(),
-                   [](const TableRows::Used& a, const TableRows::Used& b) { return a.frequency > b.frequency; });
+                   [](const TableCensus::Used& a, const TableCensus::Used& b) { return a.frequency > b.frequency; });
   found.hottest.resize(std::min(found.hottest.size(), kHottest));
   std::uint64_t buckets = 0, rows = 0, seen = 0;
   for (std::size_t length = 0; length < chains.size(); ++length)
@@ -194,7 +194,7 @@ void for_rows(const shm::JobSegments& job, const TableView& table, float learnin
   const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
                                                         std::bit_cast<float>(record.regularize), DType::kFloat32,
                                                         std::bit_cast<float>(record.rate_scale));
-  KeyedRow row{0, std::vector<float>(record.row_elements)};
+  TableRow row{.key = 0, .values = std::vector<float>(record.row_elements), .state = {}};
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     for (const TablePartView& part : table) {
       const TableShm& checked = *part.checked;
@@ -222,10 +222,10 @@ void for_rows(const shm::JobSegments& job, const TableView& table, float learnin
 
 }  // namespace
 
-std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
                                 std::uint64_t most, std::vector<std::uint32_t>* marks) {
-  std::vector<KeyedRow> rows;
-  for_rows(job, table, learning_rate, 0, 1, [&](const KeyedRow& row, std::uint32_t mark) {
+  std::vector<TableRow> rows;
+  for_rows(job, table, learning_rate, 0, 1, [&](const TableRow& row, std::uint32_t mark) {
     rows.push_back(row);
     if (marks != nullptr) marks->push_back(mark);
     return rows.size() != most;
@@ -238,7 +238,7 @@ OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::
   const std::uint64_t rows = std::max<std::uint64_t>(most / table.front().checked->row_elements, 1);
   if (most != 0) found.share = std::max<std::uint64_t>((rows_in_use(table) + rows - 1) / rows, 1);
   for_rows(job, table, shm::read_live(job).settings.learning_rate, turn % found.share, found.share,
-           [&](const KeyedRow& row, std::uint32_t) {
+           [&](const TableRow& row, std::uint32_t) {
              ++found.looked_at;
              const std::size_t odd = first_odd(row.values);
              if (odd == row.values.size()) return true;
@@ -268,8 +268,8 @@ shm::JobSegments TableReader::attached(const std::string& job) {
 TableReader::TableReader(const std::string& job, const std::string& table)
     : job_(attached(job)), table_(open_table_named(job_, table)) {}
 
-std::vector<KeyedRow> TableReader::rows(std::vector<std::uint32_t>& marks) const {
-  std::vector<KeyedRow> found = copy_rows(job_, table_, shm::read_live(job_).settings.learning_rate, 0, &marks);
+std::vector<TableRow> TableReader::rows(std::vector<std::uint32_t>& marks) const {
+  std::vector<TableRow> found = copy_rows(job_, table_, shm::read_live(job_).settings.learning_rate, 0, &marks);
   require_whole(table_);
   return found;
 }

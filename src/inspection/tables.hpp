@@ -31,9 +31,9 @@ TableView open_table_named(const shm::JobSegments& job, const std::string& name)
 void require_whole(const TableView& table);
 
 TableInfo describe(const TableView& table);
-TableRows count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most);
+TableCensus count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most);
 // `marks`, if given, gets TableRowShm::mark of each row.
-std::vector<KeyedRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
                                 std::uint64_t most, std::vector<std::uint32_t>* marks = nullptr);
 
 // Rows with a NaN or an infinity among those with keys that were looked at.
@@ -58,7 +58,7 @@ class TableReader {
   TableReader(const std::string& job, const std::string& table);
 
   // The rows that have keys, in no particular order, and TableRowShm::mark of each. Throws Error (kDamaged).
-  std::vector<KeyedRow> rows(std::vector<std::uint32_t>& marks) const;
+  std::vector<TableRow> rows(std::vector<std::uint32_t>& marks) const;
 
   // As find_odd_rows().
   OddRows odd_rows(std::uint64_t most) const { return find_odd_rows(job_, table_, most); }

@@ -375,8 +375,10 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
     for (const std::uint64_t key : gone) evicted(key);
   if (!row) return done;
   const shm::RowForm form = state.form();
-  std::vector<float> raw(form.raw_size()), values(form.width()), slots(form.state_size());
-  TableRow one{.key = 0, .values = values, .state = slots};
+  std::vector<float> raw(form.raw_size());
+  TableRow one{.key = 0,
+               .values = std::vector<float>(form.width()),
+               .state = std::vector<float>(form.state_size())};
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
     for (const auto& part : state.parts)
       part->for_each(
@@ -386,8 +388,8 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
             shm::racing_copy(raw.data(), elements, raw.size());
           },
           [&] {
-            form.read_values(raw.data(), values.data(), value_of);
-            form.split_state(raw.data(), slots.data());
+            form.read_values(raw.data(), one.values.data(), value_of);
+            form.split_state(raw.data(), one.state.data());
             row(one);
           });
   });

@@ -401,7 +401,7 @@ class Tables {
     for (const shm::Segment& segment : segments) {
       shm::TableShm checked = {};
       if (!shm::is_table(segment, *job, checked)) throw Error("it is not a table");
-      const shm::TableCensus census = shm::take_census(segment, checked);
+      const shm::PartCensus census = shm::take_census(segment, checked);
       const shm::TableShm& record = shm::table_record(segment);
       if (!census.faults.empty()) throw Error(fmt::format("{}: {}", record.name, census.faults.front()));
       if (census.claimed + census.unlinked + census.dead != 0 ||

@@ -51,7 +51,7 @@ bool run_with(const std::function<void()>& body, std::uint64_t access, const std
 
 // The state of a table that has one part. `is_in_use`: somebody is in the midst of something.
 struct TableNow {
-  shm::TableCensus census;
+  shm::PartCensus census;
   std::uint64_t rows = 0;  // that were taken
   std::uint32_t bits = 0;
 

@@ -58,7 +58,7 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(info.statistics.bytes == own.bytes);
   CHECK(view.info().bytes.tables == own.bytes);
 
-  const TableRows rows = view.count_rows("items");
+  const TableCensus rows = view.count_rows("items");
   CHECK(rows.faults.empty());
   CHECK(rows.with_keys == 300);
   CHECK(rows.looked_at == 300 + rows.free);
@@ -72,12 +72,12 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(rows.hottest.front().key == keys[7]);
   CHECK(rows.hottest.front().frequency == 10);
   CHECK(rows.hottest.back().frequency == 1);
-  const TableRows sample = view.count_rows("items", 50);
+  const TableCensus sample = view.count_rows("items", 50);
   CHECK(sample.looked_at < 100);
   CHECK(sample.with_keys > 20);
 
   std::map<std::uint64_t, Floats> read;
-  for (const KeyedRow& row : view.table_rows("items")) read[row.key] = row.values;
+  for (const TableRow& row : view.table_rows("items")) read[row.key] = row.values;
   CHECK(read.size() == 300);
   const Floats pulled = job.pull(keys);
   for (std::size_t i = 0; i < keys.size(); ++i)
@@ -143,7 +143,7 @@ TEST_CASE("table: the view counts rows by their states, also those that a killed
   };
   const JobView view(job.config.job);
   const auto check = [&](std::uint64_t with_keys, std::uint64_t sealed, std::uint64_t being_made, std::uint64_t dead) {
-    const TableRows rows = view.count_rows("items");
+    const TableCensus rows = view.count_rows("items");
     CHECK(rows.faults.empty());
     CHECK(rows.with_keys == with_keys);
     CHECK(rows.sealed == sealed);
@@ -224,7 +224,7 @@ TEST_CASE("table: a damaged list is told by the view, and by a worker that meets
     REQUIRE(view.count_rows("items").faults.empty());
     OpenTable table(job.config.job);
     damage.make(table);
-    const TableRows rows = view.count_rows("items");
+    const TableCensus rows = view.count_rows("items");
     REQUIRE(!rows.faults.empty());
     CHECK(rows.faults.size() <= 10);
     CHECK_MESSAGE(std::any_of(rows.faults.begin(), rows.faults.end(),
@@ -253,7 +253,7 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
     return OpenTable(config.job);
   }();
   const JobView view(config.job);
-  TableRows rows = view.count_rows("items");
+  TableCensus rows = view.count_rows("items");
   CHECK(!rows.has_living_workers);
   CHECK(rows.faults.empty());
   // Leads past a bucket, to the only row behind it.
@@ -288,7 +288,7 @@ TEST_CASE("table: a damaged table that says that it is large is not read where i
   const std::uint64_t bytes = table.segment.allocated_bytes();
   table.record().rows_backed.store_release(100'000'000);
   table.record().rows_next.store_release(100'000'000);
-  TableRows rows = view.count_rows("items");
+  TableCensus rows = view.count_rows("items");
   REQUIRE(rows.faults.size() == 1);
   CHECK(rows.faults.front().find("100000000 rows are in use, and there is memory for") != std::string::npos);
   CHECK(view.table_rows("items").size() == 100);
@@ -320,10 +320,10 @@ TEST_CASE("table: a look at a table whose rows come and go finds no damage") {
   const JobView view(config.job);
   std::uint64_t with_keys = 0;
   for (int looks = 0; looks < (kIsSanitized ? 300 : 3000); ++looks) {
-    const TableRows rows = view.count_rows("items");
+    const TableCensus rows = view.count_rows("items");
     CHECK_MESSAGE(rows.faults.empty(), (rows.faults.empty() ? std::string() : rows.faults.front()));
     with_keys += rows.with_keys;
-    for (const KeyedRow& row : view.table_rows("items", 20)) CHECK(row.key < 1000);
+    for (const TableRow& row : view.table_rows("items", 20)) CHECK(row.key < 1000);
   }
   is_over = true;
   other.join(), another.join();

@@ -266,7 +266,7 @@ class JobFaults {
     try {
       for (const TableView& table : open_tables(segments_)) {
         const std::string name(shm::text_of(table.front().checked->name));
-        if (const TableRows rows = view_.count_rows(name); !rows.faults.empty())
+        if (const TableCensus rows = view_.count_rows(name); !rows.faults.empty())
           add("damaged-table",
               fmt::format("table {} is damaged: {}{}", name, rows.faults.front(),
                           rows.faults.size() == 1 ? "" : fmt::format("; and {} more", rows.faults.size() - 1)),

@@ -145,7 +145,7 @@ Json examine_job(const std::string& job, const std::vector<std::string>& names) 
       row["problem"] = fmt::format("{} buffers have no owner and {} have two", buffers.lost, buffers.shared);
     if (state_of(control, outcome) != "dead") return row;  // find_job_faults() looks at the tables of others
     for (const TableInfo& table : view->tables())
-      if (const TableRows rows = view->count_rows(table.spec.name); !rows.faults.empty())
+      if (const TableCensus rows = view->count_rows(table.spec.name); !rows.faults.empty())
         row["problem"] = fmt::format("table {} is damaged: {}", table.spec.name, rows.faults.front());
   } catch (const Error& error) {
     row["state"] = "damaged";

@@ -57,7 +57,7 @@ Json show_table(const std::string& job, const std::string& name) {
     throw Error(fmt::format("table '{}' has been made meanwhile; try again", name), ErrorCode::kUnavailable);
   };
   const TableInfo before = find();
-  const TableRows rows = view.count_rows(name, kSample);
+  const TableCensus rows = view.count_rows(name, kSample);
   Json shown = facts_of(before);
   Json rates = {{"made_per_second", nullptr}, {"evicted_per_second", nullptr}, {"recent_hit_rate", nullptr}};
   if (rows.has_living_workers) {
@@ -81,7 +81,7 @@ Json show_table(const std::string& job, const std::string& name) {
   shown["values"] = {{"looked_at", odd.looked_at}, {"not_finite", odd.odd}, {"sampled", odd.share != 1}};
   shown["pinned"] = rows.pinned;
   shown["hottest"] = Json::array();
-  for (const TableRows::Used& used : rows.hottest)
+  for (const TableCensus::Used& used : rows.hottest)
     shown["hottest"].push_back({{"key", used.key}, {"frequency", used.frequency}});
   return {{"job", job}, {"table", std::move(shown)}};
 }
@@ -152,7 +152,7 @@ std::string table_as_text(const Json& shown, Columns columns) {
 
 Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit) {
   Json rows = Json::array();
-  for (const KeyedRow& row : view.table_rows(table.spec.name, limit)) {
+  for (const TableRow& row : view.table_rows(table.spec.name, limit)) {
     Json values = Json::array();
     for (const float value : row.values) values.push_back(number(value));
     rows.push_back({{"key", row.key}, {"values", std::move(values)}});
@@ -164,10 +164,10 @@ Json dump_table(const JobView& view, const TableInfo& table, std::uint64_t limit
 }
 
 TableContents contents_of(const JobView& view, const std::string& table) {
-  std::vector<KeyedRow> rows = view.table_rows(table);
-  std::sort(rows.begin(), rows.end(), [](const KeyedRow& a, const KeyedRow& b) { return a.key < b.key; });
+  std::vector<TableRow> rows = view.table_rows(table);
+  std::sort(rows.begin(), rows.end(), [](const TableRow& a, const TableRow& b) { return a.key < b.key; });
   TableContents all;
-  for (const KeyedRow& row : rows) {
+  for (const TableRow& row : rows) {
     all.keys.push_back(row.key);
     all.values.insert(all.values.end(), row.values.begin(), row.values.end());
   }

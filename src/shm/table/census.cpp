@@ -39,7 +39,7 @@ class CensusTaker {
     steps_left_ = 16 * (end_ + bucket_count_) + kFewSteps;
   }
 
-  TableCensus take() {
+  PartCensus take() {
     for (std::uint64_t bucket = 0; bucket < bucket_count_ && !is_over(); bucket += request_.share) look_behind(bucket);
     for (std::uint64_t number = 0; number < end_; number += request_.share) look_at(number);
     std::sort_heap(census_.hottest.begin(), census_.hottest.end(), is_hotter);
@@ -194,14 +194,14 @@ class CensusTaker {
     }
   }
 
-  static bool is_hotter(const TableCensus::Used& a, const TableCensus::Used& b) noexcept {
+  static bool is_hotter(const PartCensus::Used& a, const PartCensus::Used& b) noexcept {
     return a.frequency > b.frequency || (a.frequency == b.frequency && a.key < b.key);
   }
 
   void note_use(const TableRowShm& there) {
     if (static_cast<Evict>(checked_.evict) != Evict::kLfu || request_.most_hot_rows == 0) return;
-    std::vector<TableCensus::Used>& all = census_.hottest;  // a heap: the coldest of them comes first
-    const TableCensus::Used used{there.key.load_relaxed(), there.used.hint() & kMaxFrequency};
+    std::vector<PartCensus::Used>& all = census_.hottest;  // a heap: the coldest of them comes first
+    const PartCensus::Used used{there.key.load_relaxed(), there.used.hint() & kMaxFrequency};
     if (all.size() == request_.most_hot_rows) {
       if (!is_hotter(used, all.front())) return;
       std::pop_heap(all.begin(), all.end(), is_hotter);
@@ -220,12 +220,12 @@ class CensusTaker {
   std::uint64_t bucket_count_;
   std::uint64_t end_ = 0, steps_left_ = 0;
   std::vector<bool> is_linked_;  // by row; empty: only some are looked at
-  TableCensus census_;
+  PartCensus census_;
 };
 
 }  // namespace
 
-TableCensus take_census(const Segment& segment, const TableShm& checked, const CensusRequest& request) {
+PartCensus take_census(const Segment& segment, const TableShm& checked, const CensusRequest& request) {
   return CensusTaker(segment, checked, request).take();
 }
 

@@ -11,7 +11,7 @@
 
 namespace ps_shm::shm {
 
-struct TableCensus {
+struct PartCensus {
   std::uint64_t looked_at = 0;              // rows, of all that may be in use: all of them, if nothing is left out
   std::uint64_t linked = 0;                 // rows that have keys
   std::uint64_t sealed = 0;                 // of these: somebody means to evict them
@@ -36,6 +36,6 @@ struct CensusRequest {
 };
 
 // Requires: is_table(), which has given `checked`.
-TableCensus take_census(const Segment& segment, const TableShm& checked, const CensusRequest& request = {});
+PartCensus take_census(const Segment& segment, const TableShm& checked, const CensusRequest& request = {});
 
 }  // namespace ps_shm::shm

@@ -77,7 +77,7 @@ std::uint64_t steps_in(const TableJob& job) {
   REQUIRE(tables.size() == 1);
   shm::TableShm checked;
   REQUIRE(shm::is_table(tables[0], *attached, checked));
-  const shm::TableCensus census = shm::take_census(tables[0], checked);
+  const shm::PartCensus census = shm::take_census(tables[0], checked);
   CHECK(census.faults.empty());
   std::uint64_t steps = 0;
   for (std::uint64_t rows = 0; rows < census.chains.size(); ++rows)

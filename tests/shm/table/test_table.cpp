@@ -168,7 +168,7 @@ TEST_CASE("table: rows link the buckets of a new half before they are searched f
   shm::TableShm checked = {};
   REQUIRE(shm::is_table(tables[0], *segments, checked));
   CHECK(shm::table_record(tables[0]).bits.hint() == 11);
-  const shm::TableCensus census = shm::take_census(tables[0], checked);
+  const shm::PartCensus census = shm::take_census(tables[0], checked);
   CHECK(census.faults.empty());
   CHECK(std::accumulate(census.chains.begin(), census.chains.end(), std::uint64_t{0}) == 2048);  // linked buckets
 }
