@@ -79,8 +79,8 @@ class JobFinished : public Error {
   explicit JobFinished(const std::string& message) : Error(message, ErrorCode::kJobFinished) {}
 };
 
-// A limit of time has passed: the caller's timeout, or the job's step_timeout_seconds. Every wait that has a limit throws
-// this when it is over.
+// A limit of time has passed: the caller's timeout, or the job's step_timeout_seconds. Every wait that has a limit
+// throws this when it is over.
 class Timeout : public Error {
  public:
   // The code is kTimedOut, and `message` one line.

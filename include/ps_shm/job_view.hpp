@@ -77,7 +77,7 @@ struct VariableInfo {
   std::vector<std::uint64_t> shape;            // extents; empty: a scalar
   UpdateRule rule = UpdateRule::kSgd;          // how a push changes it
   Layout layout = Layout::kVersioned;          // how it is stored
-  float rate_scale = 1.0F, regularize = 0.0F;  // factors of the job's learning rate, and of its l2, l1 and weight_decay
+  float lr_scale = 1.0F, regularize = 0.0F;  // factors of the job's learning rate, and of its l2, l1 and weight_decay
   std::uint64_t element_count = 0;             // product of the extents
   std::uint64_t bytes = 0;                     // size of the values alone
   std::uint64_t updates = 0;                   // average number of pushes per chunk or block

@@ -50,11 +50,11 @@ class Variable {
   std::uint64_t element_count() const noexcept;  // number of elements of type dtype()
   Layout layout() const noexcept;                // how it is stored
 
-  // VariableSpec::rate_scale as it is in force (Worker::set_factors).
+  // VariableSpec::lr_scale as it is in force (Worker::set_factors).
   //
   // Throws: Error with kInvalidState in a forked child.
   // Progress: wait-free.
-  float rate_scale() const;
+  float lr_scale() const;
   // The same of VariableSpec::regularize.
   //
   // Throws: Error with kInvalidState in a forked child.

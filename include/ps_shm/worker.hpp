@@ -411,14 +411,14 @@ class Worker {
   // Progress: blocks on the worker that loads.
   SharedBytes shared(const std::string& key, const SharedLoader& load);
 
-  // Changes VariableSpec::rate_scale and regularize of the variable, at once and for all workers: for pushes that begin
+  // Changes VariableSpec::lr_scale and regularize of the variable, at once and for all workers: for pushes that begin
   // later, or in mode sync from the step of this worker's next gradient on. (Of a step that a quorum decides without
   // that gradient, some chunks may get old factors and others new ones.)
   //
   // Throws: Error with kInvalidArgument if one is negative or not finite, or the rule is add or ftrl; kInvalidState in
   // a recorded worker, or in a forked child.
   // Progress: wait-free.
-  void set_factors(const Variable& variable, float rate_scale, float regularize);
+  void set_factors(const Variable& variable, float lr_scale, float regularize);
 
   // The runtime settings in force. This worker applies a change of them from its next step on.
   //

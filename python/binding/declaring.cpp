@@ -77,7 +77,7 @@ void warn_of_float64(const VariableSpec& spec, const std::optional<std::string>&
 VariableSpec specify(const std::string& name, const Initial& init, nb::handle shape, nb::handle dtype,
                      const std::optional<std::string>& rule, const std::optional<std::string>& layout, float regularize,
                      float lr_scale) {
-  VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize, .rate_scale = lr_scale};
+  VariableSpec spec{.name = name, .rule = {}, .layout = {}, .regularize = regularize, .lr_scale = lr_scale};
   if (!shape.is_none()) spec.shape = shape_of(shape, fmt::format("variable '{}': the shape", name));
   if (!dtype.is_none()) spec.dtype = dtype_of(dtype);
   if (init.array) {

@@ -74,7 +74,7 @@ nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_
   spec.initial_range = initial_range;
   spec.seed = seed;
   spec.regularize = regularize;
-  spec.rate_scale = lr_scale;
+  spec.lr_scale = lr_scale;
   std::optional<Table> made;
   std::uint64_t version = 0;
   {

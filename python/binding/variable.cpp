@@ -246,7 +246,7 @@ taken.)");
       .def_prop_ro(
           "size", [](const NamedVariable& self) { return self.variable.element_count(); }, "The number of elements.")
       .def_prop_ro(
-          "lr_scale", [](const NamedVariable& self) { return self.rank->check(), self.variable.rate_scale(); },
+          "lr_scale", [](const NamedVariable& self) { return self.rank->check(), self.variable.lr_scale(); },
           "What the job's learning rate is multiplied by for this variable (set_factors()). Wait-free.")
       .def_prop_ro(
           "regularize", [](const NamedVariable& self) { return self.rank->check(), self.variable.regularize(); },

@@ -111,7 +111,7 @@ TableInfo describe(const TableView& table) {
   spec.initial_range = std::bit_cast<float>(first.initial_range);
   spec.seed = first.seed;
   spec.regularize = std::bit_cast<float>(first.regularize);
-  spec.rate_scale = std::bit_cast<float>(first.rate_scale);
+  spec.lr_scale = std::bit_cast<float>(first.rate_scale);
   info.parts = first.parts;
   info.row_bytes = first.row_bytes;
   TableStatistics& all = info.statistics;

@@ -28,7 +28,7 @@ constexpr std::uint64_t kMinRows = 64;  // of a part
 }
 
 void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
-  shm::check_spec({.name = spec.name, .rule = rule, .regularize = spec.regularize, .rate_scale = spec.rate_scale});
+  shm::check_spec({.name = spec.name, .rule = rule, .regularize = spec.regularize, .lr_scale = spec.lr_scale});
   if (update::find_rule(static_cast<std::uint32_t>(rule)) == nullptr)
     refuse(spec, fmt::format("there is no update rule {}", static_cast<std::uint32_t>(rule)));
   const update::Traits& traits = update::traits_of(rule);
@@ -37,7 +37,7 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
   if (config.optimizer.ema > 0 && !traits.is_sum) refuse(spec, "its rows have no moving average; use no ema");
   if (traits.reads_by_rate && !config.optimizer.schedule.is_constant())
     refuse(spec, fmt::format("{} computes its values from the learning rate; use `lr-schedule` constant", traits.name));
-  if (traits.reads_by_rate && spec.rate_scale == 0)
+  if (traits.reads_by_rate && spec.lr_scale == 0)
     refuse(spec, fmt::format("the factor of its learning rate must be greater than 0, because {} divides by the rate",
                              traits.name));
   if (!update::takes_gradients(spec.dtype))
@@ -93,7 +93,7 @@ TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& step
     : core(worker), mode(steps), spec(given), sums(worker.job.key_hash(), given.row_size, RowSums::kUnbounded) {
   const UpdateRule rule = spec.rule.value_or(core.config.optimizer.rule);
   check(spec, core.config, rule);
-  settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.rate_scale);
+  settings = update::settings_of(core.config.optimizer, rule, spec.regularize, DType::kFloat32, spec.lr_scale);
   rounding = update::rounding_seed(config::seed_of(core.config), spec.name);
   const shm::TableForm form{spec, rule, static_cast<std::uint32_t>(update::slots_per_element(rule, false, true)),
                             update::traits_of(rule).has_row_state()};

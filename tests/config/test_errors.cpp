@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "config/error_code.hpp"
+#include "config/spelling.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
@@ -60,6 +61,17 @@ TEST_CASE("errors: errors of the operating system map to codes that a program ca
   CHECK(config::code_of(ENOSPC) == ErrorCode::kNoSpace);
   CHECK(config::code_of(EMFILE) == ErrorCode::kSystem);
   CHECK(config::code_of(0) == ErrorCode::kSystem);
+}
+
+TEST_CASE("errors: a text lists what there is, and of many names the first") {
+  CHECK(config::what_there_is("bias", {}) == "none");
+  CHECK(config::what_there_is("biss", {"bias", "weights"}) == "bias, weights; did you mean bias?");
+  CHECK(config::what_there_is("other", {"bias", "weights"}) == "bias, weights");
+  std::vector<std::string> many;
+  for (int i = 10; i < 35; ++i) many.push_back("layer" + std::to_string(i));
+  const std::string text = config::what_there_is("layer33x", many);
+  CHECK(text.starts_with("layer10, layer11, "));
+  CHECK(text.ends_with(", layer29, ... (25); did you mean layer33?"));
 }
 
 TEST_CASE("errors: each class has its code, and an error without one is an invalid argument") {

@@ -381,7 +381,7 @@ class Machine(Doctor):
             "$tools/inspect_shm" doctor --job "$job" --json; "$tools/inspect_shm" vars --job "$job" --json
             kill $launch; wait"""
         for evict, counter, what, todo, line in (
-                ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lru", "it refuses new keys"),
+                ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lfu", "it refuses new keys"),
                 ("lru", "evicted", r"has evicted \d+ rows to make room", r"--max-rows\)$",
                  "it evicts rows to make room for new keys")):
             with self.subTest(evict):

@@ -1,11 +1,18 @@
 """The words of the package: what names, types and settings may be given as, and what it says of those that do not exist."""
+import inspect
+import json
+import os
+import pathlib
 import pickle
+import re
+import subprocess
 import warnings
 
 import numpy as np
 import pytest
 
 import ps_shm
+from conftest import PATIENCE
 
 
 def test_a_name_that_does_not_exist_is_a_key_error_that_lists_those_that_do(worker, tmp_path):
@@ -99,3 +106,34 @@ def test_a_worker_knows_how_many_workers_there_are(job):
 def test_learning_rate_is_lr(job):
     with pytest.raises(TypeError, match="there is no setting 'learning_rate'; did you mean lr\\?; what there is: "):
         ps_shm.Server(job, learning_rate=0.1)
+
+
+def fields_of(header, struct):
+    """The names of the members of a struct in include/ps_shm."""
+    text = (pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "include/ps_shm" / header).read_text()
+    body = re.sub(r"//.*", "", re.search(rf"struct {struct} {{\n(.*?)\n}};", text, re.S).group(1))
+    return {re.split(r"[={]", member)[0].split()[-1] for member in body.split(";") if member.strip() and "(" not in member}
+
+
+def parameters_of(call):
+    """The names of the parameters of a function of the binding."""
+    (signature, *_), = call.__nb_signature__
+    return set(re.findall(r"(\w+):", signature[signature.index("(") : signature.rindex("->")]))
+
+
+def test_each_setting_of_variables_and_tables_has_one_word(worker):
+    of_table, of_variable = fields_of("table_spec.hpp", "TableSpec"), fields_of("variable_spec.hpp", "VariableSpec")
+    assert {"admit_after", "evict", "ttl", "max_rows"} <= of_table and {"shape", "layout", "lr_scale"} <= of_variable
+    assert parameters_of(ps_shm.Worker.table) == of_table
+    assert parameters_of(ps_shm.Worker.variable) == of_variable | {"init", "wait"}
+    worker.table("items", 3, 64)
+    shown = subprocess.run([f"{os.environ['PS_SHM_TOOLS']}/inspect_shm", "vars", "--job", worker.job, "--json"],
+                           capture_output=True, text=True, timeout=PATIENCE, check=True)
+    (table,) = json.loads(shown.stdout)["tables"]
+    facts = {"buckets", "hit_rate", "load", "parts", "row_bytes"} | fields_of("table_statistics.hpp", "TableStatistics")
+    assert set(table) - facts <= of_table and (table["evict"], table["ttl"], table["admit_after"]) == ("lfu", 0, 1)
+    options = re.findall(r"^\| `--([\w-]+).*\| --keyed:", (pathlib.Path(os.environ["PS_SHM_SOURCE"]) / "docs/options.md").read_text(), re.M)
+    assert len(options) >= 4 and {option.replace("-", "_") for option in options} <= of_table
+    torch = pytest.importorskip("ps_shm.torch")
+    of_embedding = set(inspect.signature(torch.Embedding).parameters) | set(inspect.signature(torch.table_storage).parameters)
+    assert of_embedding & of_table >= {"admit_after", "evict", "ttl"} and not of_embedding & {"admit", "ttl_seconds", "rate_scale"}

@@ -116,7 +116,7 @@ void use_in_child(Mode mode, bool within_group) {
         [&] { worker->assign_rows(rows, ids, two); },
         [&] { worker->assign_rows(rows, long_ids, two); },
         [&] { static_cast<void>(rows.view()); },
-        [&] { static_cast<void>(rows.rate_scale()); },
+        [&] { static_cast<void>(rows.lr_scale()); },
         [&] { static_cast<void>(rows.regularize()); },
         [&] { static_cast<void>(worker->group_pushes()); },
         [&] { static_cast<void>(worker->snapshot()); },

@@ -164,7 +164,7 @@ TEST_CASE("ssp: a wait beyond the time-out names the worker that it waited for")
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   const ManualClock clock(ManualClock::Sleeps::kPass);
-  CHECK_THROWS_WITH_AS(fast.step(), doctest::Contains("rank 1"), Error);
+  CHECK_THROWS_WITH_AS(fast.step(), doctest::Contains("rank 1"), Timeout);
   CHECK(clock.passed_ns() >= 30 * kSecond);
   CHECK(clock.passed_ns() <= 30 * kSecond + kSlice);
 }

@@ -373,22 +373,22 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       same.optimizer.weight_decay = *config.optimizer.weight_decay * 2;
       const bool may_change = rule != UpdateRule::kFtrl;
       // `are_set`: the factors are others until the first push.
-      const auto values = [&](JobConfig job, float rate_scale, float regularize, bool are_set = false) {
+      const auto values = [&](JobConfig job, float lr_scale, float regularize, bool are_set = false) {
         job.job = test::unique_job_name();
         Server server(job);
         Worker worker(options(job));
-        VariableSpec spec{.name = "v", .shape = {5}, .regularize = regularize, .rate_scale = rate_scale};
-        if (are_set) spec.rate_scale = 3, spec.regularize = 0;
+        VariableSpec spec{.name = "v", .shape = {5}, .regularize = regularize, .lr_scale = lr_scale};
+        if (are_set) spec.lr_scale = 3, spec.regularize = 0;
         const Variable variable =
             worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
-        if (are_set) worker.set_factors(variable, rate_scale, regularize);
+        if (are_set) worker.set_factors(variable, lr_scale, regularize);
         const std::vector<float> ones(5, 1.0F);
         for (int step = 0; step < 3; ++step) {
           worker.push(variable, ones);
           worker.step();
         }
         const VariableInfo info = JobView(job.job).variables()[0];
-        CHECK(info.rate_scale == rate_scale);
+        CHECK(info.lr_scale == lr_scale);
         CHECK(info.regularize == regularize);
         std::vector<float> pulled(5);
         worker.pull(variable, pulled);
@@ -416,7 +416,7 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
       config.optimizer.l2 = 0.25F;
       Server server(config);
       Worker first(options(config)), second(options(config));
-      const VariableSpec spec{.name = "v", .shape = {4096}, .regularize = 0, .rate_scale = 1};
+      const VariableSpec spec{.name = "v", .shape = {4096}, .regularize = 0, .lr_scale = 1};
       Variable of_first = first.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
       Variable of_second = second.variable(spec, zero);
       REQUIRE(JobView(config.job).variables()[0].parts.size() > 1);
@@ -433,9 +433,9 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
       first.set_factors(of_first, 0.25F, 2);
       step();
       CHECK(value() == std::vector<float>(4096, 1.5F - 0.125F * (1 + 0.5F * 1.5F)));
-      CHECK(JobView(config.job).variables()[0].rate_scale == 0.25F);
+      CHECK(JobView(config.job).variables()[0].lr_scale == 0.25F);
       CHECK(JobView(config.job).variables()[0].regularize == 2.0F);
-      CHECK((of_second.rate_scale() == 0.25F && of_second.regularize() == 2.0F));
+      CHECK((of_second.lr_scale() == 0.25F && of_second.regularize() == 2.0F));
       // A later worker declares the variable as the others have.
       of_second = second.variable(spec, zero);
       first.set_factors(of_first, 0, 0);
@@ -449,7 +449,7 @@ TEST_CASE("optimizers: factors that no update can use are refused, and the old o
   JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   Worker worker(options(config));
-  const Variable v = worker.variable({.name = "v", .shape = {4}, .rate_scale = 2}, zero);
+  const Variable v = worker.variable({.name = "v", .shape = {4}, .lr_scale = 2}, zero);
   const Variable sum = worker.variable({.name = "sum", .shape = {4}, .rule = UpdateRule::kAdd}, zero);
   const Variable ftrl = worker.variable({.name = "ftrl", .shape = {4}, .rule = UpdateRule::kFtrl}, zero);
   for (const float bad : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
@@ -458,7 +458,7 @@ TEST_CASE("optimizers: factors that no update can use are refused, and the old o
   }
   CHECK_THROWS_WITH_AS(worker.set_factors(sum, 1, 1), doctest::Contains("whose factors are fixed"), Error);
   CHECK_THROWS_WITH_AS(worker.set_factors(ftrl, 1, 1), doctest::Contains("whose factors are fixed"), Error);
-  CHECK(JobView(config.job).variables()[0].rate_scale == 2.0F);
+  CHECK(JobView(config.job).variables()[0].lr_scale == 2.0F);
 }
 
 TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative number is refused") {
@@ -466,7 +466,7 @@ TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative
   Server server(config);
   Worker worker(options(config));
   for (const float factor : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
-    const VariableSpec rate{.name = "v", .shape = {4}, .rate_scale = factor};
+    const VariableSpec rate{.name = "v", .shape = {4}, .lr_scale = factor};
     const VariableSpec decay{.name = "v", .shape = {4}, .regularize = factor};
     for (const VariableSpec& spec : {rate, decay})
       CHECK_THROWS_WITH_AS(worker.variable(spec, zero), doctest::Contains("must be at least 0"), Error);
@@ -474,6 +474,6 @@ TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative
   config.job = test::unique_job_name();
   Server other(config);
   Worker second(options(config));
-  const VariableSpec unmoved{.name = "v", .shape = {4}, .rule = UpdateRule::kFtrl, .rate_scale = 0};
+  const VariableSpec unmoved{.name = "v", .shape = {4}, .rule = UpdateRule::kFtrl, .lr_scale = 0};
   CHECK_THROWS_WITH_AS(second.variable(unmoved, zero), doctest::Contains("because ftrl divides by the rate"), Error);
 }

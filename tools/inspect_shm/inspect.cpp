@@ -146,7 +146,7 @@ Json list_variables(const std::string& job) {
                    {"shape", variable.shape},
                    {"rule", to_string(variable.rule)},
                    {"layout", to_string(variable.layout)},
-                   {"lr_scale", variable.rate_scale},
+                   {"lr_scale", variable.lr_scale},
                    {"regularize", variable.regularize},
                    {"element_count", variable.element_count},
                    {"bytes", variable.bytes},

@@ -60,7 +60,7 @@ void check_spec(const VariableSpec& spec) {
     throw Error(fmt::format("variable '{}' has dtype {}, and only float32 and bfloat16 can be in-place; its layout must "
                             "be versioned",
                             spec.name, to_string(spec.dtype)));
-  check_factors(spec.name, {.rate_scale = spec.rate_scale, .regularize = spec.regularize});
+  check_factors(spec.name, {.rate_scale = spec.lr_scale, .regularize = spec.regularize});
   if (spec.shape.size() > kMaxAxes)
     throw Error(fmt::format("variable '{}' has {} axes; the maximum is {}", spec.name, spec.shape.size(), kMaxAxes));
   std::uint64_t elements = 1;
@@ -113,7 +113,7 @@ void check_agreement(const VariableShm& record, const VariableSpec& spec) {
     if (theirs != yours) disagree(record, what, fmt::format("{}", theirs), fmt::format("{}", yours));
   };
   require_same("factor of l2 and weight decay", record.regularize, spec.regularize);
-  require_same("factor of the learning rate", record.rate_scale, spec.rate_scale);
+  require_same("factor of the learning rate", record.rate_scale, spec.lr_scale);
 }
 
 // Positions of records by variable, and what the records so far have taken.
@@ -255,7 +255,7 @@ struct Directory::Wanted {
     record.rule = static_cast<std::uint32_t>(*spec.rule);
     record.layout = static_cast<std::uint32_t>(*spec.layout);
     record.flags = (update::traits_of(*spec.rule).has_row_state() ? kRowState : 0) | more_flags;
-    record.rate_scale = std::bit_cast<std::uint32_t>(spec.rate_scale);
+    record.rate_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
     record.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
@@ -271,7 +271,7 @@ struct Directory::Wanted {
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
     record.reserve.store_relaxed(0);
-    record.factors.store_relaxed(word_of({.rate_scale = spec.rate_scale, .regularize = spec.regularize}));
+    record.factors.store_relaxed(word_of({.rate_scale = spec.lr_scale, .regularize = spec.regularize}));
   }
 };
 
@@ -356,7 +356,7 @@ std::vector<std::uint32_t> Directory::declare(const VariableSpec& given, std::ui
         fmt::format("variable '{}' is in-place, and {} computes its values from the learning rate; use "
                     "`lr-schedule` constant, or layout versioned",
                     spec.name, traits.name));
-  if (traits.reads_by_rate && spec.rate_scale == 0)
+  if (traits.reads_by_rate && spec.lr_scale == 0)
     throw Error(
         fmt::format("variable '{}': the factor of its learning rate must be greater than 0, because {} divides by "
                     "the rate",
@@ -393,7 +393,7 @@ std::uint32_t Directory::declare_reserve(std::uint32_t position, std::uint32_t b
                           .dtype = static_cast<DType>(whose.dtype),
                           .layout = static_cast<Layout>(whose.layout),
                           .regularize = std::bit_cast<float>(whose.regularize),
-                          .rate_scale = std::bit_cast<float>(whose.rate_scale)};
+                          .lr_scale = std::bit_cast<float>(whose.rate_scale)};
   const Wanted wanted{spec,
                       whose.slots,
                       whose.whole_elements,

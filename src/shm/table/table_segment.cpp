@@ -52,7 +52,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.dtype = static_cast<std::uint32_t>(spec.dtype);
   table.row_elements = spec.row_size;
   table.max_rows = (spec.max_rows - 1) / parts + 1;
-  table.rate_scale = std::bit_cast<std::uint32_t>(spec.rate_scale);
+  table.rate_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
   table.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
   table.admit_after = spec.admit_after;
   table.evict = static_cast<std::uint32_t>(spec.evict);

@@ -59,7 +59,7 @@ TEST_CASE("directory: a declared variable is found with its declared settings") 
   VariableSpec wanted = spec("layer/1.weights:0", {3, 5, 7});
   wanted.rule = UpdateRule::kAdd;
   wanted.regularize = 0.5F;
-  wanted.rate_scale = 2;
+  wanted.lr_scale = 2;
   const std::uint32_t position = directory.declare(wanted, 2, kTaskByte).front();
   CHECK(directory.find(wanted.name) == position);
   const VariableShm& record = directory.at(position);
@@ -110,7 +110,7 @@ TEST_CASE("directory: a disagreement is an error that names variable, setting an
   SUBCASE("rule") { other.rule = UpdateRule::kAdd, what = "update rule", theirs = "sgd", yours = "add"; }
   SUBCASE("layout") { other.layout = Layout::kInplace, what = "layout", theirs = "versioned", yours = "inplace"; }
   SUBCASE("l2") { other.regularize = 0.5F, what = "factor of l2 and weight decay", theirs = "0", yours = "0.5"; }
-  SUBCASE("rate") { other.rate_scale = 2, what = "factor of the learning rate", theirs = "1", yours = "2"; }
+  SUBCASE("rate") { other.lr_scale = 2, what = "factor of the learning rate", theirs = "1", yours = "2"; }
   CHECK(contains(declare_error(directory, other),
                  "'w' already exists with " + what + " " + theirs + ", but " + yours + " was requested"));
   CHECK(directory.count() == 1);

@@ -51,7 +51,7 @@ TEST_CASE("tasks: one whose first task does not come gives up, and reports what 
   JobConfig config = settings(2);
   const ServerOptions options{.task = 1, .wait_job_seconds = 10};
   const ManualClock clock(ManualClock::Sleeps::kPass);
-  CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Error);
+  CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Timeout);
   CHECK(clock.passed_ns() >= 10 * kSecond);
   CHECK(clock.passed_ns() <= 10 * kSecond + kSlice);
 }

@@ -101,12 +101,12 @@ TEST_CASE("table: every rule updates rows as it updates those of an in-place var
     config.optimizer.weight_decay = rule == UpdateRule::kAdamW ? 0.1F : 0.0F;
     TableSpec spec = spec_of(100, 5);
     spec.regularize = 1.0F;
-    spec.rate_scale = 0.5F;
+    spec.lr_scale = 0.5F;
     TableJob job(spec, config);
     const Keys keys = some_keys(40);
     const Floats first = job.pull(keys);
     const Variable rows = job.worker.variable(
-        {.name = "rows", .shape = {40, 5}, .layout = Layout::kInplace, .regularize = 1.0F, .rate_scale = 0.5F},
+        {.name = "rows", .shape = {40, 5}, .layout = Layout::kInplace, .regularize = 1.0F, .lr_scale = 0.5F},
         [&](std::span<float> out) { std::copy(first.begin(), first.end(), out.begin()); });
     std::mt19937_64 random(7);
     for (int round = 0; round < 20; ++round) {
@@ -465,6 +465,8 @@ TEST_CASE("table: what cannot be is refused with a reason") {
         std::string::npos);
   CHECK(refused([](TableSpec& s) { s.max_rows = 999; }).find("max_rows 1000, but 999") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.rule = UpdateRule::kSgd; }).find("update rule") != std::string::npos);
+  CHECK(refused([](TableSpec& s) { s.evict = Evict::kNone; }).find("evict lru, but none") != std::string::npos);
+  CHECK(refused([](TableSpec& s) { s.name = "n", s.evict = Evict(5); }).find("way to evict") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.seed = 3; }).find("seed 0, but 3") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "a b"; }).find("not a valid variable name") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.row_size = 0; }).find("a row has 1 to") != std::string::npos);
