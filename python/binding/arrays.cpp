@@ -235,7 +235,8 @@ DType dtype_of(nb::handle given) {
         name = nb::cast<std::string>(nb::module_::import_("numpy").attr("dtype")(given).attr("name"));
       } catch (const nb::python_error& error) {
         if (!error.matches(PyExc_TypeError)) throw;
-        refuse(fmt::format("dtype is a {}; pass a name such as 'float32', or a dtype of NumPy or PyTorch", name_of(given)));
+        refuse(fmt::format("dtype is a {}; pass a name such as 'float32', or a dtype of NumPy or PyTorch",
+                           name_of(given)));
       }
     }
   }

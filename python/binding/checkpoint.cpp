@@ -178,8 +178,8 @@ Raises:
         not know the format (INCOMPATIBLE).)")
       .def(
           "__init__",
-          [](Checkpoint* self, const std::filesystem::path& folder) { new (self) Checkpoint(folder.string()); }, "folder"_a,
-          nb::sig("def __init__(self, folder: str | os.PathLike[str]) -> None"))
+          [](Checkpoint* self, const std::filesystem::path& folder) { new (self) Checkpoint(folder.string()); },
+          "folder"_a, nb::sig("def __init__(self, folder: str | os.PathLike[str]) -> None"))
       .def("__repr__",
            [](const Checkpoint& self) {
              return fmt::format("<checkpoint {} of step {}>", self.folder(), self.global_step());

@@ -158,17 +158,16 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
 }  // namespace
 
 void add_declaring_methods(nb::class_<WorkerHandle>& type) {
-  type.def(
-          "variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
-          "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
-          "lr_scale"_a = 1.0F, "wait"_a = 10.0,
-          nb::sig(
-              "def variable(self, name: str, init: Array | float | "
-              "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
-              "int | collections.abc.Sequence[int] | None "
-              "= None, dtype: DType | None = None, rule: str | None = None, layout: str | None = None, regularize: float "
-              "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
-          R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
+  type.def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
+           "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
+           "lr_scale"_a = 1.0F, "wait"_a = 10.0,
+           nb::sig("def variable(self, name: str, init: Array | float | "
+                   "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
+                   "int | collections.abc.Sequence[int] | None "
+                   "= None, dtype: DType | None = None, rule: str | None = None, layout: str | None = None, "
+                   "regularize: float "
+                   "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
+           R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
 
 All workers must declare a variable alike. One worker initialises it; the others wait for that, and one of them takes
 over if the initialiser dies. In a job that begins with a checkpoint, the values come from there instead.

@@ -99,7 +99,8 @@ of failure it is. Arrays that do not fit raise TypeError or ValueError instead.)
            "The job has finished its last step, or was ended: a worker has nothing left to do. `code` is JOB_FINISHED.",
            classes.error, ErrorCode::kJobFinished);
   classes.timeout =
-      make(module, "Timeout", "A limit of time has passed: the caller's timeout, or the job's `step_timeout`. Every wait that has a limit "
+      make(module, "Timeout",
+           "A limit of time has passed: the caller's timeout, or the job's `step_timeout`. Every wait that has a limit "
            "raises this when it is over. It is also a TimeoutError. `code` is TIMED_OUT.",
            nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_TimeoutError)), ErrorCode::kTimedOut);
   nb::dict text;  // that of KeyError would be in quotation marks

@@ -43,8 +43,8 @@ struct PublisherHandle {
 using NewGeneration = WritingHandle<Publishing>;
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-                                      std::uint32_t records, nb::handle dtype, bool populate,
-                                      const std::string& group, double wait, double busy_wait, std::uint32_t writer,
+                                      std::uint32_t records, nb::handle dtype, bool populate, const std::string& group,
+                                      double wait, double busy_wait, std::uint32_t writer,
                                       const std::vector<nb::dict>& slices) {
   const bool rounds = rounds_to(dtype);
   const BundleSpec spec{.name = name,
@@ -145,7 +145,8 @@ void add_publisher(nb::module_& module) {
           "slices"_a = std::vector<nb::dict>(),
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: float = 0.0, "
+              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: "
+              "float = 0.0, "
               "writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
           R"(Creates the publication, or takes over one whose publisher has died or left.
 

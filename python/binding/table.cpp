@@ -63,8 +63,8 @@ std::span<bool> bools(const Array& array) { return array.as<bool>(); }
 
 nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_t row_size, std::uint64_t max_rows,
                  std::optional<std::string> rule, const std::string& evict, std::optional<double> ttl,
-                 std::uint32_t admit_after, bool touch_on_pull, float initial_range, std::uint64_t seed, float regularize,
-                 float lr_scale, nb::object dtype) {
+                 std::uint32_t admit_after, bool touch_on_pull, float initial_range, std::uint64_t seed,
+                 float regularize, float lr_scale, nb::object dtype) {
   TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
   if (rule) spec.rule = rule_of(*rule);
   spec.evict = evict_of(evict);

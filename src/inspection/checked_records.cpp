@@ -173,9 +173,9 @@ Group find_group(const JobSegments& job, const std::vector<CheckedRecord>& recor
       throw Error(fmt::format("variable '{}' is not initialised yet", name), ErrorCode::kInvalidState);
     return group;
   }
-  throw Error(fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(),
-                          config::what_there_is(name, names)),
-              ErrorCode::kNotFound);
+  throw Error(
+      fmt::format("there is no variable '{}': job '{}' has {}", name, job.job(), config::what_there_is(name, names)),
+      ErrorCode::kNotFound);
 }
 
 // Whether the record is still the one that was checked, and its values still exist.

@@ -85,9 +85,9 @@ TableView open_table_named(const shm::JobSegments& job, const std::string& name)
     names.emplace_back(shm::text_of(table.front().checked->name));
     if (names.back() == name) return std::move(table);
   }
-  throw Error(fmt::format("there is no table '{}': job '{}' has {}", name, job.job(),
-                          config::what_there_is(name, names)),
-              ErrorCode::kNotFound);
+  throw Error(
+      fmt::format("there is no table '{}': job '{}' has {}", name, job.job(), config::what_there_is(name, names)),
+      ErrorCode::kNotFound);
 }
 
 void require_whole(const TableView& table) {

@@ -48,9 +48,9 @@ std::uint64_t array_of(const VariableShm& record, const std::string& slot) {
   const std::vector<std::string> slots = slots_of(record);
   const auto found = std::find(slots.begin(), slots.end(), slot);
   if (found == slots.end())
-    throw Error(fmt::format("variable '{}' has no slot '{}'; it has {}", record.name, slot,
-                            config::what_there_is(slot, slots)),
-                ErrorCode::kNotFound);
+    throw Error(
+        fmt::format("variable '{}' has no slot '{}'; it has {}", record.name, slot, config::what_there_is(slot, slots)),
+        ErrorCode::kNotFound);
   return 1 + static_cast<std::uint64_t>(found - slots.begin());
 }
 

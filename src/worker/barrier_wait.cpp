@@ -26,9 +26,10 @@ bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
   if (wait_->slice([&] { return fmt::format("worker {}: waiting at step {} for {}", core_.rank, round_, whom()); }))
     return false;
   if (!is_step_ || barrier_.still_to_join() != 0)
-    throw Timeout(fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
-                              "it, or raise `step-timeout`",
-                              round_, core_.job.job(), timeout, whom()));
+    throw Timeout(
+        fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
+                    "it, or raise `step-timeout`",
+                    round_, core_.job.job(), timeout, whom()));
   for (const std::uint32_t other : missing)
     shm::record_event(core_.job,
                       {.kind = shm::EventKind::kLeftOut, .rank = other, .step = round_, .first = core_.rank});

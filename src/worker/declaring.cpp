@@ -134,9 +134,10 @@ void Worker::Impl::wait_initialised(VariableState& state, const Initializer* ini
       return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
     };
     if (!wait.slice(what))
-      throw Timeout(fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
-                                "initialises it",
-                                record.name, job.job(), deadline_seconds));
+      throw Timeout(
+          fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
+                      "initialises it",
+                      record.name, job.job(), deadline_seconds));
   });
 }
 

@@ -164,11 +164,10 @@ void FreeSteps::wait_for_slowest() {
           };
           if (!wait.slice(
                   [&] { return fmt::format("worker {}: {} steps ahead, waiting for {}", core_.rank, skew, whom()); }))
-            throw Timeout(
-                fmt::format("worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
-                            "or raise `staleness` or `step-timeout`",
-                            core_.rank, core_.job.job(), core_.config.step_timeout_seconds,
-                            core_.live.settings.staleness, whom()));
+            throw Timeout(fmt::format(
+                "worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
+                "or raise `staleness` or `step-timeout`",
+                core_.rank, core_.job.job(), core_.config.step_timeout_seconds, core_.live.settings.staleness, whom()));
         });
     if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::monotonic_ns());
   }

@@ -135,11 +135,12 @@ void TableState::tell_of_memory() {
     for (const shm::TableLane& lane : of_part) has_told = has_told || lane.has_lacked_memory;
   if (!has_told || !parts.front()->may_tell()) return;
   const TableStatistics now = statistics();
-  Wait(core.options, 0, 1).log(fmt::format(
-      "worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now on it {}; give "
-      "/dev/shm more memory, or declare fewer rows",
-      core.rank, spec.name, now.rows, now.max_rows,
-      spec.evict != Evict::kNone ? "evicts rows to make room for new keys" : "refuses new keys"));
+  Wait(core.options, 0, 1)
+      .log(fmt::format("worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now "
+                       "on it {}; give "
+                       "/dev/shm more memory, or declare fewer rows",
+                       core.rank, spec.name, now.rows, now.max_rows,
+                       spec.evict != Evict::kNone ? "evicts rows to make room for new keys" : "refuses new keys"));
 }
 
 TableStatistics TableState::statistics() const {
@@ -376,9 +377,7 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
   if (!row) return done;
   const shm::RowForm form = state.form();
   std::vector<float> raw(form.raw_size());
-  TableRow one{.key = 0,
-               .values = std::vector<float>(form.width()),
-               .state = std::vector<float>(form.state_size())};
+  TableRow one{.key = 0, .values = std::vector<float>(form.width()), .state = std::vector<float>(form.state_size())};
   update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
     for (const auto& part : state.parts)
       part->for_each(

@@ -88,7 +88,8 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
         const JobView a(whole.name.text()), b(rest.name.text());
         for (const VariableInfo& variable : a.variables())
           for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
-            CHECK_MESSAGE(a.slot(variable.name, variable.slots[slot]) == b.slot(variable.name, variable.slots[slot]), variable.slots[slot]);
+            CHECK_MESSAGE(a.slot(variable.name, variable.slots[slot]) == b.slot(variable.name, variable.slots[slot]),
+                          variable.slots[slot]);
       }
     }
 }

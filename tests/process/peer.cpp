@@ -153,8 +153,8 @@ void declare_integers(const std::string& job, std::uint64_t number) {
 
 void declare_table(const std::string& job) {
   OwnJob own(job);
-  ps_shm::Table table = own.worker.table(
-      {.name = "items", .row_size = 3, .max_rows = 1000, .evict = ps_shm::Evict::kLfu});
+  ps_shm::Table table =
+      own.worker.table({.name = "items", .row_size = 3, .max_rows = 1000, .evict = ps_shm::Evict::kLfu});
   std::vector<std::uint64_t> keys(100);
   for (std::uint64_t i = 0; i < keys.size(); ++i) keys[i] = i;
   const std::vector<float> gradients(300, 1.0F);

@@ -100,7 +100,8 @@ TEST_CASE("snapshot: sizes and slots that do not exist are refused") {
   std::vector<float> out(11);
   CHECK_THROWS_WITH_AS(snapshot.copy("b", out), doctest::Contains("it has 10 elements, the span has 11"), Error);
   out.resize(10);
-  CHECK_THROWS_WITH_AS(snapshot.copy("b", out, "m"), doctest::Contains("variable 'b' has no slot 'm'; it has none"), Error);
+  CHECK_THROWS_WITH_AS(snapshot.copy("b", out, "m"), doctest::Contains("variable 'b' has no slot 'm'; it has none"),
+                       Error);
   const std::span<std::byte> bytes = std::as_writable_bytes(std::span(out));
   CHECK_THROWS_WITH_AS(snapshot.copy("b", bytes.first(39)), doctest::Contains("it has 40 bytes, the span has 39"),
                        Error);

@@ -107,7 +107,8 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
   CHECK(out == 1);
   const JobView view(config.job);
   CHECK(view.values("v") == std::vector<float>{1, 2, 3});
-  CHECK_THROWS_WITH_AS(view.slot("v", "m"), doctest::Contains("variable 'v' has no slot 'm' of elements; it has none"), Error);
+  CHECK_THROWS_WITH_AS(view.slot("v", "m"), doctest::Contains("variable 'v' has no slot 'm' of elements; it has none"),
+                       Error);
   CHECK(server.global_step() == 0);
 }
 

@@ -121,11 +121,10 @@ std::string table_as_text(const Json& shown, Columns columns) {
     text += fmt::format("  /dev/shm has memory for {} rows\n", cell(table["rows_with_room"]));
   text += fmt::format(
       "  rule {}, {}{}{}, {} part{}, {} a row\n", cell(table["rule"]),
-      table["evict"] == "none" ? "refuses new keys when it is full"
-                                 : fmt::format("evicts by {}", cell(table["evict"])),
+      table["evict"] == "none" ? "refuses new keys when it is full" : fmt::format("evicts by {}", cell(table["evict"])),
       table["ttl"] == 0 ? "" : fmt::format(", ttl {}", report::duration(table["ttl"].get<double>())),
-      table["admit_after"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit_after"])), cell(table["parts"]),
-      table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
+      table["admit_after"] == 1 ? "" : fmt::format(", admits with push {}", cell(table["admit_after"])),
+      cell(table["parts"]), table["parts"] == 1 ? "" : "s", bytes_as_text(table["row_bytes"]));
   text += fmt::format("  made {}{}; evicted {}{}, {} of them too old\n", cell(table["made"]), rate("made_per_second"),
                       cell(table["evicted"]), rate("evicted_per_second"), cell(table["expired"]));
   text +=

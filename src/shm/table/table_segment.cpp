@@ -170,7 +170,8 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
     return false;
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
       there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
-      there.evict < 1 || there.evict > 4 || key_hash_of(there) != job.key_hash() || std::memchr(there.name, 0, sizeof there.name) == nullptr)
+      there.evict < 1 || there.evict > 4 || key_hash_of(there) != job.key_hash() ||
+      std::memchr(there.name, 0, sizeof there.name) == nullptr)
     return false;
   TableShm placed = {};
   std::memcpy(static_cast<void*>(&placed), &there, kDescribed);
