@@ -23,11 +23,21 @@ __device__ inline void copy_to_bfloat16(const float* from, std::uint16_t* to, st
                                         std::size_t stride) {
   std::size_t begin = 0;  // first of the elements that are copied individually
   if (is_aligned(from, sizeof(float4)) && is_aligned(to, sizeof(uint4))) {
-    for (std::size_t i = first; i < count / 8; i += stride) {
-      const float4 a = reinterpret_cast<const float4*>(from)[2 * i],
-                   b = reinterpret_cast<const float4*>(from)[2 * i + 1];
-      reinterpret_cast<uint4*>(to)[i] = make_uint4(round_two_to_bfloat16(a.x, a.y), round_two_to_bfloat16(a.z, a.w),
-                                                   round_two_to_bfloat16(b.x, b.y), round_two_to_bfloat16(b.z, b.w));
+    // Four loads are in flight, also in an incomplete last round, before anything is stored.
+    for (std::size_t i = first; i < count / 8; i += 2 * stride) {
+      float4 loaded[4];
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        if (i + k / 2 * stride < count / 8)
+          loaded[k] = reinterpret_cast<const float4*>(from)[2 * (i + k / 2 * stride) + k % 2];
+#pragma unroll
+      for (unsigned k = 0; k < 2; ++k) {
+        const float4 a = loaded[2 * k], b = loaded[2 * k + 1];
+        if (i + k * stride < count / 8)
+          reinterpret_cast<uint4*>(to)[i + k * stride] =
+              make_uint4(round_two_to_bfloat16(a.x, a.y), round_two_to_bfloat16(a.z, a.w),
+                         round_two_to_bfloat16(b.x, b.y), round_two_to_bfloat16(b.z, b.w));
+      }
     }
     begin = count / 8 * 8;
   }

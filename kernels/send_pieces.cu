@@ -1,6 +1,6 @@
 // Copies chunks of gradients to mapped host memory, unchanged or rounded to bfloat16, and flags each when it has
-// arrived. Each block copies one chunk at a time, so the chunks arrive about in the order of the list, and the CPU can
-// process the first ones while the others are on the bus. A reader that acquires arrived[i] sees all of chunk i: each
+// arrived. Each of few blocks copies one chunk at a time, so the chunks arrive about in the order of the list, and the CPU
+// can process the first ones while the others are on the bus. A reader that acquires arrived[i] sees all of chunk i: each
 // thread's stores come before the barrier, and the barrier before the release, which covers everything before it in
 // this order, of any thread (PTX ISA, causality order). No thread needs a fence of its own.
 #include "bfloat16.cuh"
@@ -13,18 +13,22 @@ namespace {
 
 constexpr unsigned kSendThreads = 512;
 
-// Few, so that the chunks arrive one after the other rather than all at the end: stores do not wait for the bus, so a
-// few blocks suffice to fill it.
-constexpr std::size_t kMaxSenders = 32;
-
-// Called by all threads of the block.
+// Called by all threads of the block. Four loads of each thread are in flight, also in an incomplete last round: the
+// compiler cannot move a load over a store, which might be to the same place.
 __device__ void copy_floats(const float* from, float* to, std::uint32_t count) {
   std::uint64_t begin = 0;
   if (is_aligned(from, sizeof(float4)) && is_aligned(to, sizeof(float4))) {
-#pragma unroll 4
-    for (std::uint32_t i = threadIdx.x; i < count / 4; i += kSendThreads)
-      reinterpret_cast<float4*>(to)[i] = reinterpret_cast<const float4*>(from)[i];
-    begin = count / 4 * 4;
+    const std::uint32_t vectors = count / 4;
+    for (std::uint32_t i = threadIdx.x; i < vectors; i += 4 * kSendThreads) {
+      float4 loaded[4];
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        if (i + k * kSendThreads < vectors) loaded[k] = reinterpret_cast<const float4*>(from)[i + k * kSendThreads];
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k)
+        if (i + k * kSendThreads < vectors) reinterpret_cast<float4*>(to)[i + k * kSendThreads] = loaded[k];
+    }
+    begin = std::uint64_t{vectors} * 4;
   }
   for (std::uint64_t i = begin + threadIdx.x; i < count; i += kSendThreads) to[i] = from[i];
 }
@@ -50,11 +54,10 @@ const Loadable loadable[] = {Loadable{send_kernel<true>}, Loadable{send_kernel<f
 }  // namespace
 
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
-                        const std::uint32_t* gate, cudaStream_t stream) {
+                        const std::uint32_t* gate, std::uint32_t senders, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>,
-                blocks_for(count < kMaxSenders ? count : kMaxSenders, 1), kSendThreads, stream, pieces, count, arrived,
-                gate);
+  return launch(as_bfloat16 ? send_kernel<true> : send_kernel<false>, blocks_for(count < senders ? count : senders, 1),
+                kSendThreads, stream, pieces, count, arrived, gate);
 }
 
 }  // namespace ps_shm::kernels

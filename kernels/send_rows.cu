@@ -15,7 +15,7 @@ namespace {
 constexpr unsigned kSendThreads = 512, kMaxLanes = 32;
 constexpr std::uint32_t kTogether = 128;  // gradients of a row from which on the block sums it; estimated, not measured
 
-// Few, so that chunks arrive one after the other; more than in send_pieces, since these loads are scattered and more of
+// Few, so that chunks arrive one after the other; more than kSenders, since these loads are scattered and more of
 // them must be in flight.
 constexpr std::size_t kMaxSenders = 64;
 

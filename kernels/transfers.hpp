@@ -35,6 +35,10 @@ struct PulledPiece {
   std::uint32_t buffer_class;  // versioned: log2 of a buffer's bytes
 };
 
+// The number of blocks that send: few, so that chunks arrive one after the other rather than all at the end. Each keeps
+// 32 KiB in flight.
+inline constexpr std::uint32_t kSenders = 12;
+
 // A range of a gradient that is sent to host memory.
 struct SentPiece {
   const float* from;

@@ -67,8 +67,10 @@ class Mover {
   void kernel_pulls() {
     until_done(kernels().pull_pieces(pulled_.on_device(), count(), results_.on_device(), {}, stream_.get()));
   }
+  template <std::uint32_t senders>
   void kernel_sends() {
-    until_done(kernels().send_pieces(sent_.on_device(), count(), arrived_.on_device(), false, nullptr, stream_.get()));
+    until_done(kernels().send_pieces(sent_.on_device(), count(), arrived_.on_device(), false, nullptr, senders,
+                                     stream_.get()));
   }
   void copy_engine_pulls() { until_done(cuda().copy(memory_.on_device(), host_, bytes_, stream_.get())); }
   void copy_engine_sends() { until_done(cuda().copy(host_, memory_.on_device(), bytes_, stream_.get())); }
@@ -129,7 +131,11 @@ struct Way {
 constexpr Way kWays[] = {{"kernel_pull", &Mover::kernel_pulls, true, false},
                          {"copy_engine_pull", &Mover::copy_engine_pulls, true, false},
                          {"copy_engine_pull_in_chunks", &Mover::copy_engine_pulls_in_chunks, true, true},
-                         {"kernel_push", &Mover::kernel_sends, false, false},
+                         {"kernel_push_4_blocks", &Mover::kernel_sends<4>, false, false},
+                         {"kernel_push_8_blocks", &Mover::kernel_sends<8>, false, false},
+                         {"kernel_push_12_blocks", &Mover::kernel_sends<12>, false, false},
+                         {"kernel_push_16_blocks", &Mover::kernel_sends<16>, false, false},
+                         {"kernel_push_32_blocks", &Mover::kernel_sends<32>, false, false},
                          {"copy_engine_push", &Mover::copy_engine_sends, false, false}};
 
 }  // namespace

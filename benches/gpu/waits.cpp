@@ -35,7 +35,7 @@ class Flag {
   void launch() {
     flag_.on_host()->store_release(0);
     check(kernels().send_pieces(piece_.on_device(), 1, reinterpret_cast<std::uint32_t*>(flag_.on_device()), false,
-                                nullptr, stream_.get()),
+                                nullptr, kernels::kSenders, stream_.get()),
           "launch a kernel");
   }
   bool is_set() const noexcept { return flag_.on_host()->load_acquire() == 1; }

@@ -277,10 +277,11 @@ void GpuLink::Push::start() {
 }
 
 void GpuLink::Push::send(std::size_t pieces, const std::uint32_t* gate) {
-  link_.check(link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(pieces),
-                                        reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
-                                        link_.options.wire == Wire::kBfloat16, gate, link_.stream->get()),
-              kArriving);
+  link_.check(
+      link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(pieces),
+                                reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
+                                link_.options.wire == Wire::kBfloat16, gate, kernels::kSenders, link_.stream->get()),
+      kArriving);
 }
 
 bool GpuLink::Push::is_only_sent() const noexcept {

@@ -69,7 +69,7 @@ class NoKernels final : public TransferKernels {
     return kNone;
   }
   CudaError send_pieces(const kernels::SentPiece*, std::uint32_t, std::uint32_t*, bool, const std::uint32_t*,
-                        Stream) override {
+                        std::uint32_t, Stream) override {
     return kNone;
   }
   CudaError widen_pieces(const kernels::WidenedPiece*, std::uint32_t, Stream) override { return kNone; }

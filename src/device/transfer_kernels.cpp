@@ -16,8 +16,8 @@ class RealKernels final : public TransferKernels {
     return kernels::pull_pieces(pieces, count, results, format, cuda_stream(stream));
   }
   CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
-                        const std::uint32_t* gate, Stream stream) override {
-    return kernels::send_pieces(pieces, count, arrived, as_bfloat16, gate, cuda_stream(stream));
+                        const std::uint32_t* gate, std::uint32_t senders, Stream stream) override {
+    return kernels::send_pieces(pieces, count, arrived, as_bfloat16, gate, senders, cuda_stream(stream));
   }
   CudaError widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count, Stream stream) override {
     return kernels::widen_pieces(pieces, count, cuda_stream(stream));

@@ -28,11 +28,12 @@ class TransferKernels {
   // Copies each chunk or block to its `out`, then stores its result (transfers.hpp), released to the system.
   virtual CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
                                 kernels::ChunkFormat format, Stream stream) = 0;
-  // Copies each chunk to its `to`, if requested rounded to bfloat16 (to nearest, ties to even; NaN stays NaN), about in
-  // the order of the list. After each chunk, stores 1 to arrived[i], released to the system. Does nothing if there is a
-  // `gate` (not nullptr) that is cancelled by then (kGateCancelled).
+  // Copies each chunk to its `to`, if requested rounded to bfloat16 (to nearest, ties to even; NaN stays NaN), by at
+  // most `senders` blocks, each of which sends every so many-th chunk, in the order of the list. After each chunk, stores
+  // 1 to arrived[i], released to the system. Does nothing if there is a `gate` (not nullptr) that is cancelled by then
+  // (kGateCancelled).
   virtual CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
-                                bool as_bfloat16, const std::uint32_t* gate, Stream stream) = 0;
+                                bool as_bfloat16, const std::uint32_t* gate, std::uint32_t senders, Stream stream) = 0;
   // Converts each chunk of bfloat16 to float32 at its `to`, exactly.
   virtual CudaError widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count, Stream stream) = 0;
   // to[i] += scale * clip(from[i]) by one atomic add of system scope per element; clip: to +-clip_value if that is

@@ -1,5 +1,5 @@
 """Checks the compiled kernels: no registers are spilled, and each transfer makes exactly the accesses of system scope
-that its correctness depends on, as many as its source has, and no narrower ones."""
+that its correctness depends on, as many as its source has, and no narrower ones. What copies has several loads in flight."""
 import collections
 import concurrent.futures
 import pathlib
@@ -37,6 +37,8 @@ FORMS = {"pull_pieces": [r"st\.global\.v4"], "send_pieces": [r"st\.(global\.)?v4
          "widen_pieces": [r"ld\.(global\.)?(nc\.)?v4\.u32", r"st\.(global\.)?v4\.(f|u|b)32"],
          "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
          "pull_keys": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
+# kernel file -> how many vectors each of its entries loads before it stores the first one
+LOADED_FIRST = {"send_pieces": 4}
 OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)
 ANY_ATOMIC = re.compile(r"^\s*(?:@!?%p\d+ )?((?:atom|red)\.\S+)", re.M)
 
@@ -83,6 +85,10 @@ def check(kernel, architecture, ptx):
             faults.append(f"{where}: {len(names)} entries are called {part}")
         else:
             faults += check_entry(f"{where}, {part}", entries[names[0]], wanted, architecture)
+            loads = re.findall(r"\b(ld|st)(?:\.\w+)*\.v4\b", entries[names[0]])
+            before = loads.index("st") if "st" in loads else 0
+            if kernel in LOADED_FIRST and before != LOADED_FIRST[kernel]:
+                faults.append(f"{where}, {part}: {before} vectors are loaded before the first is stored")
     return faults
 
 

@@ -75,7 +75,8 @@ TEST_CASE("bfloat16: rounds to the nearest, ties to even, NaN stays NaN, for any
       const auto arrived = pinned<std::uint32_t>({0});
       const auto pieces = pinned<SentPiece>(
           {{.from = from.on_device() + shift, .to = sent.on_device() + shift, .count = count, .pad = 0}});
-      bench.run(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), true, nullptr, bench.stream()));
+      bench.run(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), true, nullptr,
+                                      ps_shm::kernels::kSenders, bench.stream()));
       CHECK(wrongly_rounded(values, sent.on_host() + shift) == 0);
       CHECK(sent.host()[count + shift] == kUntouched);
       CHECK(arrived.host()[0] == 1);

@@ -193,7 +193,7 @@ TEST_CASE(kWaitsAtGate* doctest::skip()) {
   REQUIRE(cuda.begin_capture(bench.stream()) == device::kSuccess);
   CHECK(cuda.wait_value(bench.stream(), gate.on_device(), kernels::kGateOpen) == device::kSuccess);
   CHECK(test::kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false,
-                                    reinterpret_cast<const std::uint32_t*>(gate.on_device()),
+                                    reinterpret_cast<const std::uint32_t*>(gate.on_device()), kernels::kSenders,
                                     bench.stream()) == device::kSuccess);
   device::Graph graph{};
   std::size_t operations = 0;

@@ -245,7 +245,7 @@ TEST_CASE("send: pieces of any size and alignment arrive and are reported") {
   }
   const auto pieces = pinned(list);
   bench.run(kernels().send_pieces(pieces.on_device(), static_cast<std::uint32_t>(list.size()), arrived.on_device(),
-                                  false, nullptr, bench.stream()));
+                                  false, nullptr, kernels_of::kSenders, bench.stream()));
   CHECK(differing({to.host().begin(), to.host().end()}, expected) == 0);
   CHECK(std::count(arrived.host().begin(), arrived.host().end(), 1U) == std::ptrdiff_t(list.size()));
   CHECK(arrived.host().back() == 0);
@@ -261,8 +261,8 @@ TEST_CASE("send: behind a gate that is cancelled nothing is sent, behind an open
   const auto pieces = pinned(std::vector<SentPiece>{
       {.from = gradient.on_device(), .to = to.on_device(), .count = std::uint32_t(values.size()), .pad = 0}});
   const auto send = [&] {
-    bench.run(
-        kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false, gate.on_device(), bench.stream()));
+    bench.run(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false, gate.on_device(),
+                                    kernels_of::kSenders, bench.stream()));
   };
   send();
   CHECK(differing({to.host().begin(), to.host().end()}, std::vector<float>(values.size(), kGuard)) == 0);
@@ -293,7 +293,8 @@ TEST_CASE("send: a graph can wait on the stream at its gate, and sends once it i
   REQUIRE(cuda().begin_capture(bench.stream()) == kSuccess);
   CHECK(cuda().wait_value(bench.stream(), gate.on_device(), kernels_of::kGateOpen) == kSuccess);
   CHECK(kernels().send_pieces(pieces.on_device(), 1, arrived.on_device(), false,
-                              reinterpret_cast<const std::uint32_t*>(gate.on_device()), bench.stream()) == kSuccess);
+                              reinterpret_cast<const std::uint32_t*>(gate.on_device()), kernels_of::kSenders,
+                              bench.stream()) == kSuccess);
   Graph graph{};
   std::size_t operations = 0;
   REQUIRE(cuda().end_capture(bench.stream(), graph, operations) == kSuccess);

@@ -1,9 +1,11 @@
 // Accesses of kernels to memory that others access concurrently: their order, and what is complete when something is
 // reported, with threads that take turns by number and with the last one first.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -221,7 +223,7 @@ TEST_CASE("kernel protocols: an in-place range's count is acquired first, and re
 }
 
 TEST_CASE("kernel protocols: a sent piece is reported by a release when all of it is there") {
-  constexpr std::uint32_t kPieces = 3, kEach = 5003;
+  constexpr std::uint32_t kPieces = 7, kEach = 5003, kBlocks = 3;
   for (const char* order : {"0", "1"})
     for (const bool as_bfloat16 : {false, true}) {
       Watched on(order);
@@ -236,10 +238,11 @@ TEST_CASE("kernel protocols: a sent piece is reported by a release when all of i
       for (std::uint32_t i = 0; i < kPieces; ++i)
         pieces.host()[i] = {
             .from = from.on_device() + i * kEach, .to = to.on_device() + i * halves, .count = kEach, .pad = 0};
-      std::size_t reports = 0, missing = 0;
+      std::size_t reports = 0, missing = 0, early = 0;
+      std::array<std::uint32_t, kBlocks> next{0, 1, 2};
       on.run(
           [&] {
-            return on.kernels.send_pieces(pieces.on_device(), kPieces, arrived.on_device(), as_bfloat16, nullptr, on.stream());
+            return on.kernels.send_pieces(pieces.on_device(), kPieces, arrived.on_device(), as_bfloat16, nullptr, kBlocks, on.stream());
           },
           [&](const Noted& one) {
             if (one.access != Access::kStoreRelease) return;
@@ -247,9 +250,11 @@ TEST_CASE("kernel protocols: a sent piece is reported by a release when all of i
             const auto piece = static_cast<const std::uint32_t*>(one.address) - arrived.on_device();
             const std::uint16_t* begin = to.on_host() + static_cast<std::size_t>(piece) * halves;
             missing += static_cast<std::size_t>(std::count(begin, begin + halves, std::uint16_t{1}));
+            early += piece == std::exchange(next.at(one.block), next.at(one.block) + kBlocks) ? 0 : 1;
           });
       CHECK(reports == kPieces);
       CHECK(missing == 0);
+      CHECK(early == 0);  // each block takes every third, in the order of the list
       CHECK(std::count(arrived.host().begin(), arrived.host().end(), 1U) == kPieces);
     }
 }

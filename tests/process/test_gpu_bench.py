@@ -70,7 +70,8 @@ class OnFake(unittest.TestCase):
     def test_moves_have_every_way_and_size(self):
         self.assertEqual([int(size) for size in self.found["moves"]], [4096 * 4**i for i in range(7)])
         for ways in self.found["moves"].values():
-            for name in ("kernel_pull", "copy_engine_pull", "kernel_push", "copy_engine_push"):
+            for name in ("kernel_pull", "copy_engine_pull", "copy_engine_push",
+                         *(f"kernel_push_{blocks}_blocks" for blocks in (4, 8, 12, 16, 32))):
                 self.assertGreater(ways[name]["GB/s"], 0)
 
     def test_links_stand_beside_the_limit_of_the_same_run(self):

@@ -41,13 +41,14 @@ CudaError FakeKernels::pull_pieces(const kernels::PulledPiece* pieces, std::uint
 }
 
 CudaError FakeKernels::send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
-                                   bool as_bfloat16, const std::uint32_t* gate, Stream stream) {
+                                   bool as_bfloat16, const std::uint32_t* gate, std::uint32_t senders,
+                                   Stream stream) {
   return run("send_pieces", stream, reporting(cuda_.before_report, arrived), [&] {
     const CudaError error = cuda_.enqueue(stream, [=, this] {
       for (std::uint32_t i = 0; i < count; ++i)
         cuda_.note_sent(pieces[i].count * (as_bfloat16 ? sizeof(std::uint16_t) : sizeof(float)));
     });
-    return error != kSuccess ? error : real_.send_pieces(pieces, count, arrived, as_bfloat16, gate, stream);
+    return error != kSuccess ? error : real_.send_pieces(pieces, count, arrived, as_bfloat16, gate, senders, stream);
   });
 }
 
