@@ -6,6 +6,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "config/live_rows.hpp"
 #include "config/modes.hpp"
 #include "config/spelling.hpp"
 #include "config/values.hpp"
@@ -184,7 +185,7 @@ Settings<JobConfig> make_job_settings() {
       {"job", job_name(), kJob, kPs | kWorker | kLaunch, "name of the job",
        {.otherwise = "required", .is_stored = false, .common = kPs | kWorker | kLaunch}},
       {"workers", whole(&J::workers, 1, kMaxWorkers), kWorkers, kBoth, "number of workers that start the job",
-       {.is_live = true, .common = kBoth}},
+       {.common = kBoth}},
       {"elastic-min", whole(&J::elastic_min, 0, kMaxWorkers), kWorkers, kNone,
        "minimum number of workers that a launcher keeps running"},
       {"elastic-max", whole(&J::elastic_max, 0, kMaxWorkers), kWorkers, kNone,
@@ -195,15 +196,15 @@ Settings<JobConfig> make_job_settings() {
        "maximum number of threads with which a worker transfers large pulls and pushes"},
       {"mode", choice(&J::mode, modes()), kJob, kBoth,
        "async: apply each push at once; ssp: the same, within a bound of staleness; sync: one combined update per step",
-       {.is_live = true, .common = kBoth}},
+       {.common = kBoth}},
       {"staleness", whole(&J::staleness, 0, 0xffffffff), kJob, kBoth,
-       "ssp: maximum lead of a worker over the slowest", {.unit = "steps", .is_live = true, .common = kPs}},
+       "ssp: maximum lead of a worker over the slowest", {.unit = "steps", .common = kPs}},
       {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
        "sync: number of gradients that complete a step; 0: one from each live "
-       "worker", {.is_live = true, .common = kPs}},
+       "worker", {.common = kPs}},
       {"stale", stale(), kJob, kBoth,
        "async, ssp: drop:R drops a step whose gradient was computed from values that are R or more global steps of other "
-       "workers old", {.is_live = true}},
+       "workers old"},
       {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
        "sync: ordered sums the gradients in rank order, atomic in the order of their arrival"},
       {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,
@@ -250,6 +251,10 @@ Settings<JobConfig> make_job_settings() {
   };
   // clang-format on
   add_within(rows, &J::optimizer, optimizer_settings());
+  for_each_live([&](const auto& live) {
+    for (Setting<J>& row : rows)
+      if (std::string_view(row.name) == live.name) row.traits.is_live = true;
+  });
   return rows;
 }
 
@@ -289,30 +294,45 @@ std::string workers_text(const JobConfig& config) {
   return fmt::format("{}..{}", config.elastic_min, config.elastic_max);
 }
 
+namespace {
+
+// Of the job's settings, the structure with a member.
+template <class Config, class Stored>
+Config& owner_of(Config& config, Stored JobConfig::*) noexcept {
+  return config;
+}
+template <class Config, class Stored>
+auto& owner_of(Config& config, Stored Optimizer::*) noexcept {
+  return config.optimizer;
+}
+
+template <class Value>
+Value value_of(Value value, const Optimizer&) noexcept {
+  return value;
+}
+float value_of(const std::optional<float>& learning_rate, const Optimizer& of) noexcept {
+  return learning_rate.value_or(default_learning_rate(of.rule));
+}
+
+}  // namespace
+
 LiveSettings live_of(const JobConfig& config) noexcept {
-  const Optimizer& optimizer = config.optimizer;
-  return {.mode = config.mode,
-          .staleness = config.staleness,
-          .quorum = config.quorum,
-          .stale_limit = config.stale_limit,
-          .learning_rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule)),
-          .clip_norm = optimizer.clip_norm,
-          .momentum = optimizer.momentum,
-          .beta1 = optimizer.beta1,
-          .workers = config.workers};
+  LiveSettings live;
+  for_each_live(
+      [&](const auto& row) { live.*row.live = value_of(owner_of(config, row.stored).*row.stored, config.optimizer); });
+  return live;
 }
 
 JobConfig with_live(JobConfig config, const LiveSettings& live) {
-  config.mode = live.mode;
-  config.staleness = live.staleness;
-  config.quorum = live.quorum;
-  config.stale_limit = live.stale_limit;
-  config.optimizer.learning_rate = live.learning_rate;
-  config.optimizer.clip_norm = live.clip_norm;
-  config.optimizer.momentum = live.momentum;
-  config.optimizer.beta1 = live.beta1;
-  config.workers = live.workers;
+  for_each_live([&](const auto& row) { owner_of(config, row.stored).*row.stored = live.*row.live; });
   return config;
+}
+
+std::string show_live(const char* name, const LiveSettings& live) {
+  const Settings<JobConfig>& all = job_settings();
+  const auto row =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return std::string_view(one.name) == name; });
+  return show(*row, with_live({}, live));
 }
 
 }  // namespace ps_shm::config

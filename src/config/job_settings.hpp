@@ -29,7 +29,7 @@ JobConfig resolved(JobConfig config);
 // The number of workers that a launcher keeps, in the form of the option: N, or LO..HI.
 std::string workers_text(const JobConfig& config);
 
-// The runtime settings among the settings, and the settings with these replaced.
+// The runtime settings among the settings, and the settings with these replaced (live_rows.hpp).
 LiveSettings live_of(const JobConfig& config) noexcept;
 JobConfig with_live(JobConfig config, const LiveSettings& live);
 

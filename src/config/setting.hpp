@@ -46,7 +46,7 @@ struct Value {
 struct Traits {
   const char* unit = "";         // steps, s, bytes
   const char* otherwise = "";    // what holds if it is not given, or 0; empty: the default value shows it
-  bool is_live = false;          // can be changed while the job runs
+  bool is_live = false;          // can be changed while the job runs: it has a row in live_rows.hpp
   bool is_stored = true;         // of JobConfig: in the control segment
   bool is_of_beginning = false;  // of JobConfig: how the job was created; not needed from a ps that adopts it
   bool takes_all = false;        // if it is given repeatedly, every text counts, not only the last

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "config/live_rows.hpp"
 #include "shm/steps/ssp_clock.hpp"
 
 namespace ps_shm {
@@ -55,32 +56,15 @@ std::string name_at(const JobSegments& job, std::uint64_t position) {
 }
 
 std::string change_text(const EventRecord& change) {
-  const auto say = [&](const char* key, auto&& value) {
-    return fmt::format("{}: {} -> {}", key, value(change.first), value(change.second));
-  };
-  const auto whole = [](std::uint64_t bits) { return fmt::to_string(bits); };
-  const auto real = [](std::uint64_t bits) { return fmt::format("{:.6g}", std::bit_cast<double>(bits)); };
-  switch (static_cast<LiveKey>(change.rank)) {
-    case LiveKey::kMode:
-      return say("mode", [](std::uint64_t bits) { return std::string(to_string(static_cast<Mode>(bits))); });
-    case LiveKey::kStaleness:
-      return say("staleness", whole);
-    case LiveKey::kQuorum:
-      return say("quorum", whole);
-    case LiveKey::kLearningRate:
-      return say("lr", real);
-    case LiveKey::kClipNorm:
-      return say("clip-norm", real);
-    case LiveKey::kWorkers:
-      return say("workers", whole);
-    case LiveKey::kMomentum:
-      return say("momentum", real);
-    case LiveKey::kBeta1:
-      return say("beta1", real);
-    case LiveKey::kStale:
-      return say("stale", [](std::uint64_t limit) { return limit == 0 ? "none" : fmt::format("drop:{}", limit); });
-  }
-  return "something unknown";
+  std::string text = "something unknown";
+  config::for_each_live([&](const auto& row) {
+    if (static_cast<std::uint32_t>(row.key) != change.rank) return;
+    LiveSettings before, after;
+    config::set_from_word(before.*row.live, change.first);
+    config::set_from_word(after.*row.live, change.second);
+    text = fmt::format("{}: {} -> {}", row.name, config::show_live(row, before, 6), config::show_live(row, after, 6));
+  });
+  return text;
 }
 
 constexpr std::pair<EventKind, const char*> kEventNames[] = {

@@ -5,6 +5,7 @@
 
 #include "shm/base/futex.hpp"
 #include "shm/segment/events.hpp"
+#include "shm/segment/live_record.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "shm/steps/snapshot_point.hpp"
 #include "shm/steps/ssp_clock.hpp"
@@ -189,8 +190,11 @@ struct SettingsScene : WeakScene {
     explorer.model(&job.segments.state().live_version);
     explorer.name(&job.segments.state().live_version, "version");
     for (LiveShm& record : job.segments.state().live) {
-      explorer.model(&record.quorum), explorer.model(&record.staleness), explorer.model(&record.workers);
-      record.quorum.store_relaxed(0), record.staleness.store_relaxed(0), record.workers.store_relaxed(0);
+      for (const config::LiveKey key :
+           {config::LiveKey::kQuorum, config::LiveKey::kStaleness, config::LiveKey::kWorkers}) {
+        explorer.model(&word_of(record, key));
+        word_of(record, key).store_relaxed(0);
+      }
     }
     // each by another process, which starts after the previous one has ended
     for (std::uint32_t i = 1; i <= changes; ++i) {

@@ -25,7 +25,7 @@ enum class EventKind : std::uint32_t {
   kLeft = 2,           // rank
   kDied = 3,           // rank; first: pid
   kInitialised = 4,    // rank; first: position of the variable
-  kSet = 5,            // rank: the LiveKey; first, second: before and after (floats as bits of a double)
+  kSet = 5,            // rank: the config::LiveKey; first, second: its words before and after
   kShortQuorum = 6,    // first: alive, second: quorum
   kEnded = 7,          // first: the JobEnd
   kDecided = 8,        // rank: the proposer; ranks: the contributors
@@ -33,18 +33,6 @@ enum class EventKind : std::uint32_t {
   kLeftOut = 10,       // rank: the one left out; first: the rank that had waited long enough
   kAdopted = 11,       // first: pid of the ps; second: how many have served the job now
   kUnregistered = 12,  // rank: the worker's GPU copies through the host, as CUDA has refused to register the shards
-};
-
-enum class LiveKey : std::uint32_t {
-  kMode = 1,
-  kStaleness = 2,
-  kQuorum = 3,
-  kLearningRate = 4,
-  kClipNorm = 5,
-  kWorkers = 6,
-  kMomentum = 7,
-  kBeta1 = 8,
-  kStale = 9
 };
 
 struct EventRecord {

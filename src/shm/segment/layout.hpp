@@ -124,6 +124,7 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint32_t kBarriers = 2;  // 0: the training step, 1: Worker::barrier()
 inline constexpr std::uint32_t kStalenessBuckets = 96;
 inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so many changes overtake it
+inline constexpr std::uint32_t kLiveWords = 15;    // at most so many runtime settings
 inline constexpr std::uint32_t kLifeEvents = 256;  // joins, deaths, changes of settings: rare
 inline constexpr std::uint32_t kDecisions = 1024;  // one for each sync step: the last second of a fast job
 
@@ -164,13 +165,9 @@ struct alignas(kWriterLine) SettingsShm {
 // Runtime settings (LiveSettings). Record `version % kLiveRecords` of JobStateShm::live is valid while `live_version`
 // is `version` (live_settings.hpp).
 struct alignas(kWriterLine) LiveShm {
-  AtomicShm<std::uint32_t> mode, quorum;
-  AtomicShm<std::uint64_t> staleness;
-  AtomicShm<std::uint32_t> learning_rate, clip_norm, momentum, beta1;  // bits of floats
-  AtomicShm<std::uint32_t> workers;
-  AtomicShm<std::uint32_t> clock_epoch;  // counts the changes to mode ssp; 0: none yet (ssp_clock.hpp)
-  AtomicShm<std::uint64_t> stale_limit;
-  std::uint8_t reserved[80];
+  AtomicShm<std::uint64_t> words[kLiveWords];  // of the setting with the LiveKey k: word k - 1 (live_record.hpp)
+  AtomicShm<std::uint32_t> clock_epoch;        // counts the changes to mode ssp; 0: none yet (ssp_clock.hpp)
+  std::uint8_t pad0[4];
 };
 
 // A crash-tolerant barrier (barrier.hpp). All of it shares one line: the worker that decides a round also opens the

@@ -55,10 +55,7 @@ struct LayoutFields<SettingsShm> {
 template <>
 struct LayoutFields<LiveShm> {
   using Struct = LiveShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(mode),          PS_SHM_FIELD(quorum),    PS_SHM_FIELD(staleness),
-                                        PS_SHM_FIELD(learning_rate), PS_SHM_FIELD(clip_norm), PS_SHM_FIELD(momentum),
-                                        PS_SHM_FIELD(beta1),         PS_SHM_FIELD(workers),   PS_SHM_FIELD(clock_epoch),
-                                        PS_SHM_FIELD(stale_limit),   PS_SHM_FIELD(reserved)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(words), PS_SHM_FIELD(clock_epoch), PS_SHM_FIELD(pad0)};
 };
 
 template <>
@@ -375,6 +372,7 @@ consteval std::uint64_t layout_fingerprint() {
                                  kFreeBuffersPerClass,
                                  kBarriers,
                                  kLiveRecords,
+                                 kLiveWords,
                                  kLifeEvents,
                                  kDecisions,
                                  kCounters,

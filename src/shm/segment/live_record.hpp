@@ -1,25 +1,37 @@
-// Writing runtime settings into their record (settings.S2), at a job's creation and by a change (live_settings.hpp).
+// A record of runtime settings (live_settings.hpp).
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
-#include "ps_shm/job_config.hpp"
+#include "config/live_rows.hpp"
 #include "shm/segment/layout.hpp"
 
 namespace ps_shm::shm {
 
+// The word of a setting, in a record, whatever its constness.
+template <class Record>
+auto& word_of(Record& record, config::LiveKey key) noexcept {
+  return record.words[static_cast<std::uint32_t>(key) - 1];
+}
+
+// settings.S2, at the job's creation and by a change.
 inline void write_live(LiveShm& record, const LiveSettings& settings, std::uint32_t clock_epoch) noexcept {
-  record.mode.store_relaxed(static_cast<std::uint32_t>(settings.mode));
-  record.quorum.store_relaxed(settings.quorum);
-  record.staleness.store_relaxed(settings.staleness);
-  record.stale_limit.store_relaxed(settings.stale_limit);
-  record.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(settings.learning_rate));
-  record.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(settings.clip_norm));
-  record.momentum.store_relaxed(std::bit_cast<std::uint32_t>(settings.momentum));
-  record.beta1.store_relaxed(std::bit_cast<std::uint32_t>(settings.beta1));
-  record.workers.store_relaxed(settings.workers);
+  config::for_each_live(
+      [&](const auto& row) { word_of(record, row.key).store_relaxed(config::live_word(settings.*row.live)); });
   record.clock_epoch.store_relaxed(clock_epoch);
 }
+
+static_assert(
+    [] {
+      bool fits = true;
+      std::uint64_t seen = 0;
+      config::for_each_live([&](const auto& row) {
+        const std::uint32_t number = static_cast<std::uint32_t>(row.key) - 1;
+        fits = fits && number < kLiveWords && (seen >> number & 1) == 0;
+        seen |= std::uint64_t{1} << number;
+      });
+      return fits;
+    }(),
+    "each runtime setting has a word of its own");
 
 }  // namespace ps_shm::shm

@@ -1,8 +1,5 @@
 #include "shm/segment/live_settings.hpp"
 
-#include <bit>
-
-#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "shm/base/futex.hpp"
 #include "shm/segment/events.hpp"
@@ -13,8 +10,6 @@ namespace {
 
 bool has_clocks(Mode mode) noexcept { return traits_of(mode).has_staleness_bound; }
 
-std::uint64_t bits(float value) noexcept { return std::bit_cast<std::uint64_t>(double(value)); }
-
 }  // namespace
 
 Live read_live(const JobSegments& job) noexcept {
@@ -22,15 +17,9 @@ Live read_live(const JobSegments& job) noexcept {
   for (;;) {
     live.version = live_version(job);  // (settings.S4)
     const LiveShm& record = job.state().live[live.version % kLiveRecords];
-    live.settings.mode = static_cast<Mode>(record.mode.load_relaxed());  // relaxed, as all: the version is checked
-    live.settings.quorum = record.quorum.load_relaxed();
-    live.settings.staleness = record.staleness.load_relaxed();
-    live.settings.stale_limit = record.stale_limit.load_relaxed();
-    live.settings.learning_rate = std::bit_cast<float>(record.learning_rate.load_relaxed());
-    live.settings.clip_norm = std::bit_cast<float>(record.clip_norm.load_relaxed());
-    live.settings.momentum = std::bit_cast<float>(record.momentum.load_relaxed());
-    live.settings.beta1 = std::bit_cast<float>(record.beta1.load_relaxed());
-    live.settings.workers = record.workers.load_relaxed();
+    config::for_each_live([&](const auto& row) {  // relaxed, as all: the version is checked
+      config::set_from_word(live.settings.*row.live, word_of(record, row.key).load_relaxed());
+    });
     live.clock_epoch = record.clock_epoch.load_relaxed();
     fence_acquire();  // (settings.S4) pairs with settings.S2
     // The record is overwritten for version + kLiveRecords, which begins while the version is one lower.
@@ -56,24 +45,16 @@ bool try_change_live(JobSegments& job, const std::function<void(LiveSettings&)>&
   fault_point(FaultPoint::kSetWritten);
   job.state().live_version.store_release(before.version + 1);  // (settings.S3) pairs with settings.S4
   fault_point(FaultPoint::kSetMoved);
-  const auto note = [&](LiveKey key, std::uint64_t from, std::uint64_t to) {
+  config::for_each_live([&](const auto& row) {
+    const std::uint64_t from = config::live_word(before.settings.*row.live);
+    const std::uint64_t to = config::live_word(settings.*row.live);
     if (from == to) return;
     record_event(job, {.kind = EventKind::kSet,
-                       .rank = static_cast<std::uint32_t>(key),
+                       .rank = static_cast<std::uint32_t>(row.key),
                        .step = job.steps_done(),
                        .first = from,
                        .second = to});
-  };
-  const LiveSettings& old = before.settings;
-  note(LiveKey::kMode, static_cast<std::uint64_t>(old.mode), static_cast<std::uint64_t>(settings.mode));
-  note(LiveKey::kStaleness, old.staleness, settings.staleness);
-  note(LiveKey::kQuorum, old.quorum, settings.quorum);
-  note(LiveKey::kStale, old.stale_limit, settings.stale_limit);
-  note(LiveKey::kLearningRate, bits(old.learning_rate), bits(settings.learning_rate));
-  note(LiveKey::kClipNorm, bits(old.clip_norm), bits(settings.clip_norm));
-  note(LiveKey::kMomentum, bits(old.momentum), bits(settings.momentum));
-  note(LiveKey::kBeta1, bits(old.beta1), bits(settings.beta1));
-  note(LiveKey::kWorkers, old.workers, settings.workers);
+  });
   fault_point(FaultPoint::kSetRecorded);
   job.locks().release(kSetterByte);
   fault_point(FaultPoint::kSetReleased);

@@ -8,7 +8,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/checks/validation.hpp"
-#include "shm/segment/live_settings.hpp"
+#include "shm/segment/live_record.hpp"
 #include "support/member.hpp"
 
 using namespace ps_shm;
@@ -45,6 +45,7 @@ struct Past {
     for (Member* member : {&first, &second}) test::complete(member->barrier, 0);
   }
   AtomicShm<std::uint64_t>& word(std::uint64_t chunk) { return job.word(record, chunk); }
+  AtomicShm<std::uint64_t>& live(config::LiveKey key) { return word_of(job.segments.state().live[0], key); }
   BufferHeaderShm& current(std::uint64_t chunk) { return job.buffer(record, buffer_of(word(chunk).load_acquire())); }
   WorkerShm& worker(std::uint32_t rank) { return job.segments.worker(rank); }
   BarrierEntryShm& entry(std::uint32_t rank) { return worker(rank).barriers[0]; }
@@ -120,10 +121,8 @@ TEST_CASE("damage: impossible entries of workers and of barriers") {
 TEST_CASE("damage: live settings that the job cannot have") {
   check_refused({
       {"its runtime settings are impossible",
-       [](Past& past) { past.job.segments.state().live[0].quorum.store_relaxed(kMaxRanks + 1); }},
+       [](Past& past) { past.live(config::LiveKey::kQuorum).store_relaxed(kMaxRanks + 1); }},
       {"its runtime settings are impossible",
-       [](Past& past) {
-         past.job.segments.state().live[0].mode.store_relaxed(static_cast<std::uint32_t>(Mode::kAsync));
-       }},
+       [](Past& past) { past.live(config::LiveKey::kMode).store_relaxed(config::live_word(Mode::kAsync)); }},
   });
 }

@@ -16,6 +16,7 @@
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/base/racing.hpp"
+#include "shm/segment/live_record.hpp"
 #include "shm/segment/live_settings.hpp"
 #include "support/processes.hpp"
 #include "support/test_job.hpp"
@@ -40,6 +41,7 @@ LiveSettings related(std::uint32_t number) {
   return {.mode = number % 2 == 0 ? Mode::kAsync : Mode::kSsp,
           .staleness = number,
           .quorum = number,
+          .stale_limit = std::uint64_t{number} << 20,
           .learning_rate = float(number),
           .clip_norm = float(2 * number),
           .momentum = 1 / float(2 + number),
@@ -47,12 +49,8 @@ LiveSettings related(std::uint32_t number) {
           .workers = number};
 }
 
-bool is_related(const LiveSettings& s) {
-  const auto number = static_cast<std::uint32_t>(s.staleness);
-  const LiveSettings whole = related(number);
-  return s.mode == whole.mode && s.quorum == whole.quorum && s.learning_rate == whole.learning_rate &&
-         s.clip_norm == whole.clip_norm && s.momentum == whole.momentum && s.beta1 == whole.beta1 &&
-         s.workers == whole.workers;
+bool is_related(const LiveSettings& settings) {
+  return settings == related(static_cast<std::uint32_t>(settings.staleness));
 }
 
 // Changes for try_change_live() and JobControl::change(): to the given settings whatever the current ones are, and to
@@ -159,8 +157,8 @@ TEST_CASE("live settings: a partially written next record is not visible") {
   TestJob job(elastic());
   REQUIRE(try_change_live(job.segments, to(related(7))));
   LiveShm& next = job.segments.state().live[2];
-  next.mode.store_relaxed(99);
-  next.staleness.store_relaxed(99);
+  word_of(next, config::LiveKey::kMode).store_relaxed(99);
+  word_of(next, config::LiveKey::kStaleness).store_relaxed(99);
   CHECK(is_related(read_live(job.segments).settings));
   CHECK(read_live(job.segments).settings.staleness == 7);
 }
@@ -274,8 +272,8 @@ TEST_CASE("live settings: a setter killed half-way changes nothing and blocks no
   test::Child child([&] {
     const JobSegments own = job.attach();
     if (!own.locks().try_take(kSetterByte)) return 1;
-    own.state().live[2].mode.store_relaxed(3);
-    own.state().live[2].staleness.store_relaxed(77);
+    word_of(own.state().live[2], config::LiveKey::kMode).store_relaxed(3);
+    word_of(own.state().live[2], config::LiveKey::kStaleness).store_relaxed(77);
     ready.tell();
     test::sleep_forever();
   });

@@ -128,6 +128,24 @@ TEST_CASE("watch: the overview reports what is wrong, the job's progress, and wh
   CHECK(contains(text, "q quit"));
 }
 
+TEST_CASE("watch: the overview shows the runtime settings that are in use, the mode and the learning rate first") {
+  const auto shown = [](const LiveSettings& live) {
+    Model model = made_up();
+    model.live = live;
+    ViewState view;
+    for (const Line& line : draw(model, view, 24, 100).lines)
+      if (const std::string text = text_of(line); text.starts_with("mode "))
+        return text.substr(11, text.find_last_not_of(' ') - 10);
+    return std::string();
+  };
+  CHECK(shown({.learning_rate = 0.1F, .momentum = 0.9F, .workers = 3}) == "async   lr 0.1");
+  CHECK(shown({.mode = Mode::kSsp, .stale_limit = 3, .learning_rate = 0.012345F}) ==
+        "ssp   lr 0.01235   staleness 0   stale drop:3");
+  CHECK(shown({.mode = Mode::kSync, .learning_rate = 1, .clip_norm = 1.5F}) ==
+        "sync   lr 1   quorum: all   clip-norm 1.5");
+  CHECK(shown({.mode = Mode::kSync, .quorum = 2}) == "sync   lr 0   quorum 2");
+}
+
 TEST_CASE("watch: the last line has only whole keys, the most needed ones first") {
   for (const auto& [columns, last] : {std::pair<std::size_t, const char*>{120, "<> variable"},
                                       {80, "/ filter"},

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "config/modes.hpp"
+#include "config/live_rows.hpp"
 #include "inspect_shm/watch/lists.hpp"
 #include "inspect_shm/watch/map.hpp"
 #include "report/terminal.hpp"
@@ -66,15 +66,24 @@ std::string ranks_in(const Model& model, Phase phase) {
   return ranks.empty() ? "" : fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
 }
 
+// First what is always shown, the mode without its name.
 std::string settings_text(const Model& model) {
   const LiveSettings& live = model.live;
-  std::string text = fmt::format("{}   lr {:.4g}", ps_shm::to_string(live.mode), live.learning_rate);
-  const ModeTraits& mode = traits_of(live.mode);
-  if (mode.has_staleness_bound) text += fmt::format("   staleness {}", live.staleness);
-  if (mode.has_quorum) text += live.quorum == 0 ? "   quorum: all" : fmt::format("   quorum {}", live.quorum);
-  if (live.stale_limit != 0) text += fmt::format("   stale drop:{}", live.stale_limit);
-  if (live.clip_norm > 0) text += fmt::format("   clip-norm {:.4g}", live.clip_norm);
-  return text;
+  std::string always, others;
+  config::for_each_live([&](const auto& row) {
+    const auto value = live.*row.live;
+    const bool is_zero = value == decltype(value){};
+    const bool is_in_use = row.of_mode != nullptr ? traits_of(live.mode).*row.of_mode : !is_zero;
+    if (row.shown == config::Shown::kNever || (row.shown == config::Shown::kInUse && !is_in_use)) return;
+    std::string& text = row.shown == config::Shown::kAlways ? always : others;
+    if (row.key == config::LiveKey::kMode)
+      text += config::show_live(row, live, 4);
+    else if (row.key == config::LiveKey::kQuorum && is_zero)
+      text += "   quorum: all";
+    else
+      text += fmt::format("   {} {}", row.name, config::show_live(row, live, 4));
+  });
+  return always + others;
 }
 
 // The counts in at most `rows` rows, each starting at some staleness, as fractions of all.
