@@ -30,6 +30,7 @@
 
 #include "ps_shm/bundle_spec.hpp"
 #include "ps_shm/export.hpp"
+#include "ps_shm/generation_writing.hpp"
 
 namespace PS_SHM_API ps_shm {
 
@@ -78,26 +79,9 @@ class FolderPublisher {
   std::uint64_t publish(const Write& write, std::uint64_t step = 0);
 
   // A generation that is written tensor by tensor, as Publisher::Writing.
-  class Writing {
+  class Writing : public GenerationWriting {
    public:
-    Writing(Writing&& other) noexcept;
-    Writing& operator=(Writing&&) = delete;
-    ~Writing();
-
-    // Copies `bytes` into the tensor, from byte `begin` on, as Publisher::Writing::write().
-    //
-    // Throws: Error if there is no such tensor, or if the bytes do not fit.
-    void write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin = 0);
-
-    // Copies `values` into the tensor, from element `begin` on, as Publisher::Writing::write_floats().
-    //
-    // Throws: Error as write(), and if the tensor has another dtype.
-    void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);
-
-    // The memory of the tensor in the file, as Publisher::Writing::out().
-    //
-    // Throws: Error if there is no such tensor.
-    std::span<std::byte> out(std::uint32_t tensor);
+    Writing(Writing&&) noexcept = default;
 
     // Publishes the generation, and returns its number. Tensors of which nothing was written are copied from the
     // generation before. Nothing can be written afterwards.
@@ -111,10 +95,6 @@ class FolderPublisher {
    private:
     friend class FolderPublisher;
     explicit Writing(Impl& impl) noexcept;
-    Impl& own() const;
-    void let_go() noexcept;
-
-    Impl* impl_ = nullptr;  // null: committed, moved from, or left behind by its publisher
   };
 
   // Begins the next generation: removes the oldest one if the folder has as many as `files`, and finds or makes a file.

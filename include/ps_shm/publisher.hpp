@@ -19,6 +19,7 @@
 
 #include "ps_shm/bundle_spec.hpp"
 #include "ps_shm/export.hpp"
+#include "ps_shm/generation_writing.hpp"
 
 namespace PS_SHM_API ps_shm {
 
@@ -142,39 +143,15 @@ class Publisher {
 
   // A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
   // Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed
-  // first. Once it is committed or its Publisher is destroyed, every call throws Error with kInvalidState.
+  // first.
   //
   //   if (std::optional<ps_shm::Publisher::Writing> writing = publisher.begin()) {
   //     for (std::uint32_t tensor = 0; tensor < tensors; ++tensor) writing->write(tensor, gather(tensor));
   //     writing->commit(step);
   //   }
-  class Writing {
+  class Writing : public GenerationWriting {
    public:
-    Writing(Writing&& other) noexcept;
-    Writing& operator=(Writing&&) = delete;
-    ~Writing();
-
-    // Copies `bytes` into the tensor, from byte `begin` on. Parts may be written in any order, and may overlap. In a
-    // publication that exceeds the caches, large tensors are copied around them (non-temporal stores on x86-64), which
-    // takes less time than memcpy.
-    //
-    // Throws: Error if there is no such tensor, or if the bytes do not fit; with kNoSpace if /dev/shm is full.
-    // Progress: wait-free.
-    void write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin = 0);
-
-    // Copies `values` into the tensor, from element `begin` on, as its dtype: float32, or bfloat16, which rounds to
-    // nearest, ties to even; NaN stays NaN.
-    //
-    // Throws: Error as write(), and if the tensor has another dtype.
-    // Progress: wait-free.
-    void write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin = 0);
-
-    // The memory of the tensor in this generation, of which all must be written; its initial content is undefined.
-    // commit() cannot check that: it takes the tensor as written completely.
-    //
-    // Throws: Error if there is no such tensor; with kNoSpace if /dev/shm is full.
-    // Progress: wait-free.
-    std::span<std::byte> out(std::uint32_t tensor);
+    Writing(Writing&&) noexcept = default;
 
     // Publishes the generation, and returns its number. Tensors of which nothing was written are shared with the
     // generation before, without a copy. Nothing can be written afterwards. `is_partial` is for the readers
@@ -189,10 +166,6 @@ class Publisher {
    private:
     friend class Publisher;
     explicit Writing(Impl& impl) noexcept;
-    Impl& own() const;
-    void let_go() noexcept;
-
-    Impl* impl_ = nullptr;  // null: committed, moved from, or left behind by its publisher
   };
 
   // Begins the next generation; std::nullopt if every record is in use (busy_ranks()).

@@ -25,7 +25,7 @@
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "publish/copy.hpp"
-#include "publish/written_parts.hpp"
+#include "publish/generation_target.hpp"
 #include "shm/base/open_file.hpp"
 
 namespace ps_shm {
@@ -104,7 +104,7 @@ bool can_be_reused(int descriptor, const std::string& path) {
 
 }  // namespace
 
-struct PS_SHM_HIDDEN FolderPublisher::Impl {
+struct PS_SHM_HIDDEN FolderPublisher::Impl final : GenerationWriting::Target {
   struct Slot {
     shm::OpenFile file;
     bool can_be_reused = false;
@@ -115,7 +115,7 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   };
 
   Impl(const std::string& given, std::vector<TensorSpec> of, const FolderPublisherOptions& options)
-      : folder(absolute(given)), tensors(std::move(of)), layout(tensors), written(tensors) {
+      : Target(std::move(of)), folder(absolute(given)), layout(tensors) {
     check({.name = "folder", .tensors = tensors});
     if (options.files < 2 || options.files > kMostFiles)
       throw Error(
@@ -143,23 +143,21 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
   std::string hidden(const std::string& name) const { return folder + "/" + kHiddenName + name; }
   std::byte* data(std::size_t slot) const { return static_cast<std::byte*>(slots[slot].file.address()) + data_begin; }
 
-  // Of the generation under way.
-  std::span<std::byte> place(std::uint32_t tensor) const {
-    return {data(target) + layout.begin(tensor), tensors[tensor].byte_count()};
-  }
+  std::byte* place(std::uint32_t tensor) override { return data(target) + layout.begin(tensor); }
+  std::size_t generation_bytes() const override { return layout.bytes(); }
 
   std::string header(std::uint64_t generation, std::uint64_t step, std::size_t alignment) const {
     return layout.header({{"format", "pt"}, {"generation", std::to_string(generation)}, {"step", std::to_string(step)}},
                          alignment);
   }
 
-  void require_own() const {
+  void require_own() const override {
     if (lock.descriptor() < 0)
       throw Error(fmt::format("the publisher to {} belongs to the parent of this process", folder),
                   ErrorCode::kInvalidState);
   }
 
-  void require_tensor(std::uint32_t tensor) const {
+  void require_tensor(std::uint32_t tensor) const override {
     if (tensor >= tensors.size())
       throw Error(fmt::format("there is no tensor {}: tensors are 0 to {}", tensor, tensors.size() - 1));
   }
@@ -325,16 +323,13 @@ struct PS_SHM_HIDDEN FolderPublisher::Impl {
 
   const std::string folder;
   std::string static_files;
-  const std::vector<TensorSpec> tensors;
   const persistence::SafetensorsLayout layout;
   std::uint64_t data_begin = 0, file_bytes = 0;
   shm::OpenFile lock;
   std::vector<Slot> slots;
   std::deque<Published> published;  // in the folder, the newest one last
   bool has_published = false;       // this publisher, so that the newest generation's file has this layout
-  Writing* writing = nullptr;       // the generation under way, its slot, and which parts it has
-  std::size_t target = 0;
-  WrittenParts written;
+  std::size_t target = 0;           // the slot of the generation under way
 };
 
 FolderPublisher::FolderPublisher(const std::string& folder, std::vector<TensorSpec> tensors,
@@ -342,7 +337,7 @@ FolderPublisher::FolderPublisher(const std::string& folder, std::vector<TensorSp
     : impl_(std::make_unique<Impl>(folder, std::move(tensors), options)) {}
 FolderPublisher::FolderPublisher(FolderPublisher&&) noexcept = default;
 FolderPublisher::~FolderPublisher() {
-  if (impl_ && impl_->writing != nullptr) impl_->writing->let_go();
+  if (impl_) impl_->end_writing();
 }
 
 std::uint64_t FolderPublisher::publish(const Write& write, std::uint64_t step) {
@@ -356,52 +351,10 @@ FolderPublisher::Writing FolderPublisher::begin() {
   return Writing(*impl_);
 }
 
-FolderPublisher::Writing::Writing(Impl& impl) noexcept : impl_(&impl) { impl.writing = this; }
-FolderPublisher::Writing::Writing(Writing&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {
-  if (impl_ != nullptr) impl_->writing = this;
-}
-FolderPublisher::Writing::~Writing() { let_go(); }
-
-void FolderPublisher::Writing::let_go() noexcept {
-  if (impl_ != nullptr) impl_->writing = nullptr;
-  impl_ = nullptr;
-}
-
-FolderPublisher::Impl& FolderPublisher::Writing::own() const {
-  if (impl_ == nullptr)
-    throw Error("the generation has been committed, or its publisher has ended", ErrorCode::kInvalidState);
-  impl_->require_own();
-  return *impl_;
-}
-
-std::span<std::byte> FolderPublisher::Writing::out(std::uint32_t tensor) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  impl.written.add_all(tensor);
-  return impl.place(tensor);
-}
-
-void FolderPublisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  require_bytes(impl.tensors[tensor], bytes.size(), begin);
-  impl.written.add(tensor, begin, bytes.size());
-  if (!bytes.empty()) copy_tensor(impl.place(tensor).data() + begin, bytes.data(), bytes.size(), impl.layout.bytes());
-}
-
-void FolderPublisher::Writing::write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  const TensorSpec& spec = impl.tensors[tensor];
-  require_floats(spec, values.size(), begin);
-  if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
-  const std::size_t element = bytes_of(DType::kBFloat16);
-  impl.written.add(tensor, begin * element, values.size() * element);
-  if (!values.empty()) round_to_bfloat16(impl.place(tensor).data() + begin * element, values.data(), values.size());
-}
+FolderPublisher::Writing::Writing(Impl& impl) noexcept : GenerationWriting(impl) {}
 
 std::uint64_t FolderPublisher::Writing::commit(std::uint64_t step) {
-  const std::uint64_t generation = own().commit(step);
+  const std::uint64_t generation = static_cast<Impl&>(own()).commit(step);
   let_go();
   return generation;
 }

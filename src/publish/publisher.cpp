@@ -7,11 +7,10 @@
 #include <utility>
 
 #include "ps_shm/errors.hpp"
-#include "publish/copy.hpp"
+#include "publish/generation_target.hpp"
 #include "publish/polling.hpp"
 #include "publish/round_writer.hpp"
 #include "publish/slices.hpp"
-#include "publish/written_parts.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
@@ -141,14 +140,14 @@ Opened open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
 
 }  // namespace
 
-struct PS_SHM_HIDDEN Publisher::Impl {
+struct PS_SHM_HIDDEN Publisher::Impl final : GenerationWriting::Target {
   Impl(const BundleSpec& spec, const PublisherOptions& given) : Impl(given, open_bundle(spec, given)) {}
   Impl(const PublisherOptions& given, Opened opened)
-      : options(given),
+      : Target(opened.bundle.spec().tensors),
+        options(given),
         bundle(std::move(opened.bundle)),
         writer(bundle),
-        changed(bundle.tensors()),
-        written(bundle.spec().tensors) {
+        changed(bundle.tensors()) {
     if (bundle.writers() != 0) round.emplace(bundle, writer, options, opened.leads);
     if (options.populate) opened.leads ? writer.populate() : bundle.populate();
   }
@@ -167,8 +166,12 @@ struct PS_SHM_HIDDEN Publisher::Impl {
     return false;
   }
 
+  void require_own() const override { bundle.refuse_inherited("publisher"); }
+  std::byte* place(std::uint32_t tensor) override { return writer.place(tensor); }
+  std::size_t generation_bytes() const override { return bundle.generation_bytes(); }
+
   void require_idle() const {
-    bundle.refuse_inherited("publisher");
+    require_own();
     if (writing != nullptr)
       throw Error(fmt::format("publication '{}': a generation is being written; commit it or give it up first",
                               bundle.spec().name),
@@ -179,7 +182,7 @@ struct PS_SHM_HIDDEN Publisher::Impl {
                   ErrorCode::kInvalidState);
   }
 
-  void require_tensor(std::uint32_t tensor) const {
+  void require_tensor(std::uint32_t tensor) const override {
     if (tensor >= bundle.tensors())
       throw Error(fmt::format("publication '{}' has no tensor {}: tensors are 0 to {}", bundle.spec().name, tensor,
                               bundle.tensors() - 1));
@@ -203,8 +206,6 @@ struct PS_SHM_HIDDEN Publisher::Impl {
   shm::GenerationWriter writer;
   std::vector<bool> changed;
   std::optional<RoundWriter> round;  // with several writers
-  Writing* writing = nullptr;        // the generation under way, and which parts it has
-  WrittenParts written;
 };
 
 Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
@@ -212,7 +213,7 @@ Publisher::Publisher(const BundleSpec& spec, const PublisherOptions& options)
 Publisher::Publisher(Publisher&&) noexcept = default;
 
 Publisher::~Publisher() {
-  if (impl_ && impl_->writing != nullptr) impl_->writing->let_go();
+  if (impl_) impl_->end_writing();
   if (!impl_ || impl_->bundle.is_inherited()) return;
   const shm::Bundle& bundle = impl_->bundle;
   bundle.newest().ended.store_release(1);  // (publication.P10) before the byte; pairs with remove_if_ended
@@ -267,61 +268,10 @@ std::optional<Publisher::Writing> Publisher::begin() {
   return Writing(*impl_);
 }
 
-Publisher::Writing::Writing(Impl& impl) noexcept : impl_(&impl) { impl.writing = this; }
-Publisher::Writing::Writing(Writing&& other) noexcept : impl_(std::exchange(other.impl_, nullptr)) {
-  if (impl_ != nullptr) impl_->writing = this;
-}
-Publisher::Writing::~Writing() { let_go(); }
-
-void Publisher::Writing::let_go() noexcept {
-  if (impl_ != nullptr) impl_->writing = nullptr;
-  impl_ = nullptr;
-}
-
-Publisher::Impl& Publisher::Writing::own() const {
-  if (impl_ == nullptr)
-    throw Error("the generation has been committed, or its publisher has ended", ErrorCode::kInvalidState);
-  impl_->bundle.refuse_inherited("publisher");
-  return *impl_;
-}
-
-std::span<std::byte> Publisher::Writing::out(std::uint32_t tensor) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  const std::span<std::byte> memory(impl.writer.place(tensor), impl.bundle.tensor_bytes(tensor));
-  impl.written.add_all(tensor);
-  return memory;
-}
-
-void Publisher::Writing::write(std::uint32_t tensor, std::span<const std::byte> bytes, std::size_t begin) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  require_bytes(impl.bundle.spec().tensors[tensor], bytes.size(), begin);
-  if (!bytes.empty()) {
-    std::byte* const place = impl.writer.place(tensor) + begin;
-    impl.written.add(tensor, begin, bytes.size());
-    copy_tensor(place, bytes.data(), bytes.size(), impl.bundle.generation_bytes());
-  }
-  shm::fault_point(shm::FaultPoint::kPublishTensor);
-}
-
-void Publisher::Writing::write_floats(std::uint32_t tensor, std::span<const float> values, std::size_t begin) {
-  Impl& impl = own();
-  impl.require_tensor(tensor);
-  const TensorSpec& spec = impl.bundle.spec().tensors[tensor];
-  require_floats(spec, values.size(), begin);
-  if (spec.dtype == DType::kFloat32) return write(tensor, std::as_bytes(values), begin * sizeof(float));
-  if (!values.empty()) {
-    const std::size_t element = bytes_of(DType::kBFloat16);
-    std::byte* const place = impl.writer.place(tensor) + begin * element;
-    impl.written.add(tensor, begin * element, values.size() * element);
-    round_to_bfloat16(place, values.data(), values.size());
-  }
-  shm::fault_point(shm::FaultPoint::kPublishTensor);
-}
+Publisher::Writing::Writing(Impl& impl) noexcept : GenerationWriting(impl) {}
 
 std::uint64_t Publisher::Writing::commit(std::uint64_t step, bool is_partial) {
-  Impl& impl = own();
+  auto& impl = static_cast<Impl&>(own());
   if (!impl.writer.is_complete())
     throw Error(fmt::format("publication '{}': the first generation must contain all {} tensors",
                             impl.bundle.spec().name, impl.bundle.tensors()));

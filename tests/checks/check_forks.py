@@ -11,6 +11,7 @@ HANDLES = {  # class -> how a call there begins
     "FolderPublisher": r"folder->",
     "FolderPublisher::Writing": r"file->",
     "Generation": r"held->",
+    "GenerationWriting": r"(?:writing|file)->",
     "JobControl": r"control->",
     "JobView": r"(?:view->|JobView::)",
     "Publisher": r"publisher->",
