@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "ps_shm/errors.hpp"
-#include "publish/copy.hpp"
+#include "update/bfloat16.hpp"
 #include "update/simd.hpp"
 
 namespace ps_shm::bridge {
@@ -40,11 +40,6 @@ PS_SHM_SIMD_CLONES bool subtract_all(float* to, const float* from, const float* 
 PS_SHM_SIMD_CLONES void add_all(float* to, const float* a, const float* b) noexcept {
   PS_SHM_SIMD_LOOP
   for (std::size_t i = 0; i < kBlock; ++i) to[i] = a[i] + b[i];
-}
-
-PS_SHM_SIMD_CLONES void widen(float* to, const std::uint16_t* from, std::size_t count) noexcept {
-  PS_SHM_SIMD_LOOP
-  for (std::size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(std::uint32_t{from[i]} << 16);
 }
 
 PS_SHM_SIMD_CLONES float to_bytes(std::int8_t* to, const float* from, std::size_t count) noexcept {
@@ -124,7 +119,7 @@ void encode_floats(Wire wire, const float* from, std::size_t count, std::byte* t
       std::memcpy(to, from, count * sizeof(float));
       break;
     case Wire::kBFloat16:
-      round_to_bfloat16(to, from, count);
+      update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(to), from, count);
       break;
     case Wire::kInt8: {
       const float scale = to_bytes(reinterpret_cast<std::int8_t*>(to), from, count);
@@ -140,7 +135,7 @@ void decode_floats(Wire wire, const std::byte* from, std::size_t count, float* t
       std::memcpy(to, from, count * sizeof(float));
       break;
     case Wire::kBFloat16:
-      widen(to, reinterpret_cast<const std::uint16_t*>(from), count);
+      update::widen(to, reinterpret_cast<const update::BFloat16Bits*>(from), count);
       break;
     case Wire::kInt8: {
       float scale;

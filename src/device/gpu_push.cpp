@@ -7,6 +7,7 @@
 
 #include "device/polling.hpp"
 #include "shm/segment/memory_policy.hpp"
+#include "update/bfloat16.hpp"
 
 namespace ps_shm {
 namespace {
@@ -15,10 +16,6 @@ constexpr std::size_t kAlignment = 256;
 constexpr const char* kArriving = "send a gradient";
 
 std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-void widen(const std::uint16_t* from, float* to, std::size_t count) noexcept {
-  for (std::size_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(static_cast<std::uint32_t>(from[i]) << 16);
-}
 
 }  // namespace
 
@@ -34,7 +31,7 @@ class GpuLink::Push::Source final : public ArrivingGradient {
     if (!rounded_.empty()) {
       std::vector<float>& room = scratch_[thread];
       if (room.size() < count) room.resize(count);
-      widen(rounded_.data() + begin, room.data(), count);
+      update::widen(room.data(), rounded_.data() + begin, count);
       return room.data();
     }
     return landed_.empty() ? part_of(begin) : landed_.data() + begin;
@@ -45,7 +42,7 @@ class GpuLink::Push::Source final : public ArrivingGradient {
     if (!landed_.empty()) return landed_;
     whole_.resize(state_.elements);
     if (!rounded_.empty())
-      widen(rounded_.data(), whole_.data(), whole_.size());
+      update::widen(whole_.data(), rounded_.data(), whole_.size());
     else
       for (std::size_t k = 0; k < state_.parts.size(); ++k)
         std::copy(parts_[k].begin(), parts_[k].end(), whole_.begin() + std::ptrdiff_t(state_.parts[k].begin));

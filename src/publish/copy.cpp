@@ -6,7 +6,6 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/base/streaming.hpp"
-#include "update/bfloat16.hpp"
 
 namespace ps_shm {
 namespace {
@@ -37,10 +36,6 @@ void copy_tensor(std::byte* to, const std::byte* from, std::size_t bytes, std::s
     shm::stream_copy(to, from, bytes);
   else
     std::memcpy(to, from, bytes);
-}
-
-void round_to_bfloat16(std::byte* to, const float* from, std::size_t count) noexcept {
-  update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(to), from, count);
 }
 
 }  // namespace ps_shm

@@ -16,7 +16,4 @@ void require_floats(const TensorSpec& tensor, std::size_t count, std::size_t beg
 // part is copied around them. For a part whose other end is read soon from a cache, memcpy is better.
 void copy_tensor(std::byte* to, const std::byte* from, std::size_t bytes, std::size_t generation_bytes) noexcept;
 
-// Rounds `count` floats to bfloat16, to nearest, ties to even; NaN stays NaN. `to` is 2-byte aligned.
-void round_to_bfloat16(std::byte* to, const float* from, std::size_t count) noexcept;
-
 }  // namespace ps_shm

@@ -11,6 +11,7 @@
 #include "shm/base/fault_points.hpp"
 #include "shm/base/futex.hpp"
 #include "shm/segment/attach_outcome.hpp"
+#include "update/bfloat16.hpp"
 
 namespace ps_shm {
 
@@ -33,7 +34,8 @@ void Publisher::SliceOutput::write_floats(std::span<const float> values) {
   if (tensor_.dtype == DType::kFloat32) return write(std::as_bytes(values));
   const float* from = values.data();
   for_each_run(tensor_, slice_, [&](std::uint64_t first, std::uint64_t count) {
-    round_to_bfloat16(out_ + first * bytes_of(DType::kBFloat16), from, count);
+    auto* const to = reinterpret_cast<update::BFloat16Bits*>(out_ + first * bytes_of(DType::kBFloat16));
+    update::round_to_nearest(to, from, count);
     from += count;
   });
   is_written_ = true;
