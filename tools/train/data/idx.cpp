@@ -1,22 +1,19 @@
 #include "train/data/idx.hpp"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <memory>
+#include <optional>
 #include <system_error>
 
-#include "config/error_code.hpp"
 #include "ps_shm/errors.hpp"
+#include "train/data/plain_or_gzip.hpp"
 
 namespace ps_shm::train {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{1} << 20;  // the first step of growth, and the size of a gzread
+constexpr std::size_t kFirstBytes = std::size_t{1} << 20;  // the first step of growth
 
 // The source of the bytes. read() returns fewer than requested only at the end of the content.
 class Source {
@@ -37,7 +34,6 @@ class Source {
   }
 
   std::uint64_t offset() const { return offset_; }
-  const std::string& name() const { return name_; }
 
  private:
   virtual std::size_t read_some(std::span<std::uint8_t> out) = 0;
@@ -72,49 +68,24 @@ class FileSource final : public Source {
     if (!unreadable && !std::filesystem::is_regular_file(status)) {
       throw Error(fmt::format("{}: not a regular file; expected an IDX file, plain or gzip", path));
     }
-    errno = 0;
-    file_.reset(gzopen(path.c_str(), "rbe"));
-    if (!file_) {
-      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"),
-                  config::code_of(errno));
-    }
+    file_.emplace(path);
   }
 
  private:
-  struct Close {
-    void operator()(gzFile_s* file) const { gzclose(file); }
-  };
-
   std::size_t read_some(std::span<std::uint8_t> out) override {
-    std::size_t received = 0;
-    while (received < out.size()) {
+    std::size_t received = 0, wanted = 0, got = 0;
+    while (received < out.size() && got == wanted) {
       if (loading_ != nullptr) loading_->at_bytes(offset() + received);
-      const auto wanted = static_cast<unsigned>(std::min(out.size() - received, kReadBytes));
-      const int got = gzread(file_.get(), out.data() + received, wanted);
-      if (got > 0) received += static_cast<std::size_t>(got);
-      if (got < static_cast<int>(wanted)) {
-        check_end();
-        break;
-      }
+      wanted = std::min(out.size() - received, PlainOrGzip::kAtOnce);
+      std::string problem;
+      got = file_->read(out.subspan(received), problem);
+      if (!problem.empty()) fail(file_->position(), problem);
+      received += got;
     }
     return received;
   }
 
-  // gzread returns what it has before it reports a damaged or truncated stream, so a short read may precede an error.
-  void check_end() const {
-    const auto at_byte = static_cast<std::uint64_t>(gztell(file_.get()));
-    int code = Z_OK;
-    const char* message = gzerror(file_.get(), &code);
-    if (code == Z_OK || code == Z_STREAM_END) return;
-    if (code == Z_ERRNO) fail(at_byte, fmt::format("cannot read: {}", std::strerror(errno)));
-    if (code == Z_BUF_ERROR) fail(at_byte, "the gzip data ends too early; fetch the file again");
-    const std::string prefix = name() + ": ";  // zlib puts the path in front of its message
-    const std::string detail =
-        std::strncmp(message, prefix.c_str(), prefix.size()) == 0 ? message + prefix.size() : message;
-    fail(at_byte, fmt::format("damaged gzip data here or soon after ({}); fetch the file again", detail));
-  }
-
-  std::unique_ptr<gzFile_s, Close> file_;
+  std::optional<PlainOrGzip> file_;
   Loading* loading_;
 };
 
@@ -160,7 +131,7 @@ std::vector<std::uint8_t> read_payload(Source& source, std::size_t size) {
   std::vector<std::uint8_t> payload;
   while (payload.size() < size) {
     const std::size_t filled = payload.size();
-    payload.resize(std::min(size, std::max(kReadBytes, filled * 2)));
+    payload.resize(std::min(size, std::max(kFirstBytes, filled * 2)));
     const std::uint64_t start = source.offset();
     const std::size_t received = source.read(std::span(payload).subspan(filled));
     if (received < payload.size() - filled) {

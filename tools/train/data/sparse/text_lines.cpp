@@ -1,25 +1,23 @@
 #include "train/data/sparse/text_lines.hpp"
 
 #include <fmt/format.h>
-#include <zlib.h>
 #ifdef PS_SHM_ARCHIVE
 #include <archive.h>
 #endif
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <system_error>
 
-#include "config/error_code.hpp"
 #include "ps_shm/errors.hpp"
+#include "train/data/plain_or_gzip.hpp"
 
 namespace ps_shm::train {
 namespace {
 
-constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+constexpr std::size_t kBlockBytes = PlainOrGzip::kAtOnce;
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr const char* kExpected = "expected LIBSVM text or ratings, plain or compressed";
 
@@ -73,43 +71,15 @@ class TextLines::MemorySource final : public Source {
   std::string_view rest_;
 };
 
-// Plain or gzip.
 class TextLines::FileSource final : public Source {
  public:
-  explicit FileSource(const std::string& path) {
-    errno = 0;
-    file_.reset(gzopen(path.c_str(), "rbe"));
-    if (!file_)
-      throw Error(fmt::format("{}: cannot open: {}", path, errno != 0 ? std::strerror(errno) : "out of memory"),
-                  config::code_of(errno));
-    gzbuffer(file_.get(), 1U << 18);  // zlib's default of 8 KiB costs a system call for each
-  }
-
+  explicit FileSource(const std::string& path) : file_(path) {}
   std::size_t read(char* out, std::size_t bytes, std::string& problem) override {
-    const auto wanted = static_cast<unsigned>(std::min(bytes, kBlockBytes));
-    const int got = gzread(file_.get(), out, wanted);
-    // gzread returns what it has before it reports a damaged or truncated stream, so a short read may precede an error.
-    if (got < static_cast<int>(wanted)) problem = find_problem();
-    return got > 0 ? static_cast<std::size_t>(got) : 0;
+    return file_.read({reinterpret_cast<std::uint8_t*>(out), bytes}, problem);
   }
 
  private:
-  struct Close {
-    void operator()(gzFile_s* file) const { gzclose(file); }
-  };
-
-  std::string find_problem() const {
-    int code = Z_OK;
-    const std::string_view message = gzerror(file_.get(), &code);
-    if (code == Z_OK || code == Z_STREAM_END) return {};
-    if (code == Z_ERRNO) return fmt::format("cannot read: {}", std::strerror(errno));
-    if (code == Z_BUF_ERROR) return "the gzip data ends too early; fetch the file again";
-    const std::size_t detail = message.rfind(": ");  // zlib puts the path in front of its message
-    return fmt::format("damaged gzip data here or soon after ({}); fetch the file again",
-                       detail == message.npos ? message : message.substr(detail + 2));
-  }
-
-  std::unique_ptr<gzFile_s, Close> file_;
+  PlainOrGzip file_;
 };
 
 #ifdef PS_SHM_ARCHIVE
