@@ -55,7 +55,7 @@ def parse_arguments():
         "--modes",
         nargs="+",
         metavar="MODE",
-        help="async, clip:X (async with --clip-norm), scale (with --lr-staleness), drop:R (with --stale), ssp:S (staleness "
+        help="async, clip:X (async with --clip-norm), scale (with --lr-staleness), drop:R (with --stale-limit), ssp:S (staleness "
         "bound S), sync, backup:B (sync that waits for all but B)",
     )
     parser.add_argument(

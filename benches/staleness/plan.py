@@ -79,7 +79,7 @@ class Mode:
             "async": ["--mode", "async"],
             "clip": ["--mode", "async", "--clip-norm", f"{self.bound:g}"],
             "scale": ["--mode", "async", "--lr-staleness"],
-            "drop": ["--mode", "async", "--stale", f"drop:{self.bound}"],
+            "drop": ["--mode", "async", "--stale-limit", str(self.bound)],
             "ssp": ["--mode", "ssp", "--staleness", str(self.bound)],
             "sync": ["--mode", "sync"],
             "backup": ["--mode", "sync", "--quorum", str(workers - self.bound)],

@@ -188,7 +188,7 @@ void check(const LiveSettings& settings, const JobConfig& config) {
           "a running job's `mode` can't be changed to or from sync: restart the job");
   require(settings.quorum == 0 || traits_of(settings.mode).has_quorum, "`quorum` needs `mode` sync");
   require(settings.stale_limit == 0 || !traits_of(settings.mode).steps_together(),
-          "`stale` needs `mode` async or ssp: in mode sync no gradient is applied late");
+          "`stale-limit` needs `mode` async or ssp: in mode sync no gradient is applied late");
   const std::uint32_t most = config::ranks_of(config);
   require(settings.quorum <= most, fmt::format("`quorum` must be at most the number of workers, {}", most));
   if (config.elastic_max == 0)

@@ -98,26 +98,6 @@ Value<JobConfig> place() {
               }};
 }
 
-Value<JobConfig> stale() {
-  static constexpr std::string_view kDrop = "drop:";
-  static constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
-  return {.kind = Kind::kWord,
-          .form = "none|drop:R",
-          .bounds = "",
-          .words = {},
-          .read =
-              [](JobConfig& in, const std::string& text) {
-                if (text != "none" && !text.starts_with(kDrop))
-                  throw Error(fmt::format("'{}' is not none or drop:R", text));
-                in.stale_limit = text == "none" ? 0 : read_whole(text.substr(kDrop.size()), 1, kMost);
-              },
-          .check = [](const JobConfig& in) { check_whole(in.stale_limit, 0, kMost); },
-          .write =
-              [](const JobConfig& in) {
-                return in.stale_limit == 0 ? std::string("none") : fmt::format("{}{}", kDrop, in.stale_limit);
-              }};
-}
-
 Value<JobConfig> numa() {
   return {.kind = Kind::kWord,
           .form = "auto|none|NODES",
@@ -202,9 +182,9 @@ Settings<JobConfig> make_job_settings() {
       {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
        "sync: number of gradients that complete a step; 0: one from each live "
        "worker", {.common = kPs}},
-      {"stale", stale(), kJob, kBoth,
-       "async, ssp: drop:R drops a step whose gradient was computed from values that are R or more global steps of other "
-       "workers old"},
+      {"stale-limit", whole(&J::stale_limit, 0, std::uint64_t{1} << 40), kJob, kBoth,
+       "async, ssp: drops a step whose gradient was computed from values that are so many global steps of other workers "
+       "old, or more; 0: no limit", {.unit = "steps"}},
       {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
        "sync: ordered sums the gradients in rank order, atomic in the order of their arrival"},
       {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,

@@ -24,7 +24,7 @@ enum class LiveKey : std::uint32_t {
   kWorkers = 6,
   kMomentum = 7,
   kBeta1 = 8,
-  kStale = 9
+  kStaleLimit = 9
 };
 
 // Whether the overview of `inspect_shm watch` shows it. In use: the mode has it, or without `of_mode`, it is not 0.
@@ -49,7 +49,7 @@ inline constexpr std::tuple kLiveRows{
             &ModeTraits::has_staleness_bound},
     LiveRow{LiveKey::kQuorum, "quorum", &LiveSettings::quorum, &JobConfig::quorum, Shown::kInUse,
             &ModeTraits::has_quorum},
-    LiveRow{LiveKey::kStale, "stale", &LiveSettings::stale_limit, &JobConfig::stale_limit, Shown::kInUse},
+    LiveRow{LiveKey::kStaleLimit, "stale-limit", &LiveSettings::stale_limit, &JobConfig::stale_limit, Shown::kInUse},
     LiveRow{LiveKey::kLearningRate, "lr", &LiveSettings::learning_rate, &Optimizer::learning_rate, Shown::kAlways},
     LiveRow{LiveKey::kClipNorm, "clip-norm", &LiveSettings::clip_norm, &Optimizer::clip_norm, Shown::kInUse},
     LiveRow{LiveKey::kMomentum, "momentum", &LiveSettings::momentum, &Optimizer::momentum},

@@ -22,7 +22,6 @@ std::string other_text(const Setting<JobConfig>& setting) {
   if (name == "place") return "a=0,b/c:0.w_1-x=1";
   if (name == "numa") return "3,0,3";
   if (name == "chunk-bytes") return "4096";
-  if (name == "stale") return "drop:7";
   if (!setting.value.words.empty())
     return *std::find_if(setting.value.words.begin(), setting.value.words.end(),
                          [&](const std::string& word) { return word != text && word != "false"; });

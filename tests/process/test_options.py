@@ -181,9 +181,9 @@ class Messages(ProcessTest):
                                (("--mode: unknown mode 'fast'; expected async|ssp|sync",), ("--mode", "fast")),
                                (("--mode sync needs --layout versioned",), ("--mode", "sync", "--layout", "inplace")),
                                (("--staleness is the bound of mode ssp",), ("--staleness", "2")),
-                               (("--stale needs --mode async or ssp",), ("--mode", "sync", "--stale", "drop:3")),
-                               (("--stale: 'old' is not none or drop:R",), ("--stale", "old")),
-                               (("--stale must be at least 1",), ("--stale", "drop:0")),
+                               (("--stale-limit needs --mode async or ssp",), ("--mode", "sync", "--stale-limit", "3")),
+                               (("--stale-limit: 'old' is not a number",), ("--stale-limit", "old")),
+                               (("--stale-limit must be at least 0",), ("--stale-limit", "-1")),
                                (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
             with self.subTest(options):
                 self.assert_fails(2, run("ps_shm", "--job", self.job, *options), *words)

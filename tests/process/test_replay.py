@@ -35,7 +35,7 @@ class ReplayTest(ProcessTest):
     def test_the_rules_with_state_clipping_schedules_and_ssp_replay(self):
         for number, options in enumerate((
                 ("--optimizer", "adam", "--lr-schedule", "cosine:600", "--clip-norm", "1"),
-                ("--optimizer", "momentum", "--lr", "0.01", "--stale", "drop:2", "--push-every", "2"),
+                ("--optimizer", "momentum", "--lr", "0.01", "--stale-limit", "2", "--push-every", "2"),
                 ("--mode", "ssp", "--staleness", "2", "--optimizer", "momentum", "--ema", "0.9"),
                 ("--push-every", "4", "--ps-tasks", "2", "--placement", "partition", "--chunk-bytes", "1KiB"))):
             with self.subTest(options):

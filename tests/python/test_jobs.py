@@ -176,7 +176,7 @@ def test_settings_are_those_of_the_command_line(job):
 
 
 def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
-    with ps_shm.Server(job, workers=2, stale="drop:2") as server, ps_shm.Worker(job) as slow, ps_shm.Worker(job) as quick:
+    with ps_shm.Server(job, workers=2, stale_limit=2) as server, ps_shm.Worker(job) as slow, ps_shm.Worker(job) as quick:
         w = slow.variable("w", np.zeros(2, np.float32), rule="add")
         v = quick.variable("w", np.zeros(2, np.float32), rule="add")
 
@@ -191,11 +191,11 @@ def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
         assert late_step() == 2 and w.pull().tolist() == [2, 2]
         assert [worker.dropped for worker in ps_shm.View(job).workers()] == [1, 0]
         assert (slow.dropped_steps, quick.dropped_steps) == (1, 0)
-        server.set(stale="none")
+        server.set(stale_limit=0)
         assert late_step() == 4  # a change takes effect with the next step
-        assert late_step() == 7 and slow.live["stale"] == "none"
-        with pytest.raises(ps_shm.Error, match="not none or drop:R"):
-            server.set(stale="scale")
+        assert late_step() == 7 and slow.live["stale_limit"] == "0"
+        with pytest.raises(ps_shm.Error, match="is not a number"):
+            server.set(stale_limit="scale")
 
 
 def test_after_the_last_step_the_job_is_finished(job):

@@ -244,7 +244,7 @@ TEST_CASE("age limit: it can be set and cleared while the job runs, which is an 
   std::vector<std::string> texts;
   for (const Event& event : JobView(job.config.job).events())
     if (event.kind == "set") texts.push_back(event.text);
-  CHECK(texts == std::vector<std::string>{"stale: none -> drop:1", "stale: drop:1 -> none"});
+  CHECK(texts == std::vector<std::string>{"stale-limit: 0 -> 1", "stale-limit: 1 -> 0"});
 }
 
 TEST_CASE("age limit: mode sync has none") {

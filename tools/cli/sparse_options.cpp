@@ -162,7 +162,7 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
   if (optimizer.ema > 0) throw Error(fmt::format("--ema: model {} keeps no averages; leave it out", training.model));
   if (optimizer.staleness_scaling)
     throw Error(
-        fmt::format("--lr-staleness: the rows of model {} have no staleness; leave it out, or limit it with --stale",
+        fmt::format("--lr-staleness: the rows of model {} have no staleness; leave it out, or limit it with --stale-limit",
                     training.model));
   if (optimizer.weight_decay)
     throw Error(fmt::format("--weight-decay: not used by model {}; use --l2 instead", training.model));

@@ -147,7 +147,7 @@ class JobFaults {
     for (const WorkerInfo& worker : before_)
       if (const std::string what = forgotten_text(worker.rank, worker.steps, worker.dropped); !what.empty())
         add("forgotten-worker", what + "; if it has data of its own, the model lacks what only it has seen",
-            "if workers have data of their own, raise the quorum or the limit of --stale, or choose --mode async "
+            "if workers have data of their own, raise the quorum or --stale-limit, or choose --mode async "
             "without one");
   }
 
