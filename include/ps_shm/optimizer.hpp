@@ -38,7 +38,7 @@ struct Optimizer {
   std::optional<float> learning_rate;  // at step 0; unset: default_learning_rate(rule)
   Schedule schedule;                   // multiplies learning_rate by a function of the global step
   // Modes async and ssp: scales the rate of each chunk's (in-place: block's) update by 1 / (1 + staleness).
-  bool staleness_scaling = false;
+  bool lr_staleness = false;
   float momentum = 0.9F;               // momentum, nesterov
   float beta1 = 0.9F, beta2 = 0.999F;  // adam, adamw: decay of m; adam, adamw: decay of v
   float rho = 0.9F;                    // rmsprop: decay of the mean square

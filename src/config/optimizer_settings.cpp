@@ -49,7 +49,7 @@ const Settings<Optimizer>& optimizer_settings() {
       {"lr-schedule", schedule(), kGroup, kAll,
        "learning-rate schedule: constant, exp:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS[:FLOOR]; any of them may "
        "be preceded by warmup:STEPS+"},
-      {"lr-staleness", flag(&O::staleness_scaling), kGroup, kAll,
+      {"lr-staleness", flag(&O::lr_staleness), kGroup, kAll,
        "async, ssp: scale the learning rate by 1 / (1 + staleness)"},
       {"momentum", share(&O::momentum), kGroup, kAll,
        "momentum, nesterov: momentum coefficient", {.hyper_parameter = &O::momentum}},

@@ -111,7 +111,7 @@ void GpuLink::Push::FreeRoom::operator()(std::byte* room) const noexcept { munma
 
 bool GpuLink::Push::is_native(const VariableState& state) const noexcept {
   return link_.strategy.native_adds && state.adds_in_place() && link_.worker.config().adds == Adds::kExact &&
-         !link_.worker.config().optimizer.staleness_scaling;
+         !link_.worker.config().optimizer.lr_staleness;
 }
 
 bool GpuLink::Push::lands_in_segment() const noexcept {

@@ -66,7 +66,7 @@ struct WorkerCore {
   void note_limits() noexcept {
     const bool has_age_limit = live.settings.stale_limit != 0;
     notes_pulls = has_age_limit || recording || traits_of(config.mode).steps_together();
-    limits_pushes = has_age_limit || live.settings.clip_norm > 0 || config.optimizer.staleness_scaling;
+    limits_pushes = has_age_limit || live.settings.clip_norm > 0 || config.optimizer.lr_staleness;
   }
 
   // The learning rate of global step `step`.
@@ -100,7 +100,7 @@ struct WorkerCore {
     return {.label = {rank, step, epoch},
             .learning_rate = rate_at(step),
             .scale = 1.0F,
-            .staleness_scaling = config.optimizer.staleness_scaling,
+            .lr_staleness = config.optimizer.lr_staleness,
             .adds = config.adds};
   }
 };

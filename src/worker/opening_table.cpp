@@ -45,7 +45,7 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
   if (spec.dtype == DType::kFloat32 && update::slots_per_element(rule, false, true) == 3 && !shm::kHas16ByteExchange)
     refuse(spec,
            fmt::format("{} needs a compare-exchange of 16 bytes, which this build lacks; use bfloat16", traits.name));
-  if (config.optimizer.staleness_scaling && !traits.is_sum)
+  if (config.optimizer.lr_staleness && !traits.is_sum)
     refuse(spec, "lr-staleness needs the staleness of every row, which is not measured; start the job without it");
   if (spec.row_size == 0 || spec.row_size > shm::kMaxTableRowSize)
     refuse(spec, fmt::format("a row has 1 to {} elements, not {}", shm::kMaxTableRowSize, spec.row_size));

@@ -45,7 +45,7 @@ void Worker::Impl::pull_rows(VariableState& state, Ids ids, std::span<float> out
 void Worker::Impl::push_rows(VariableState& state, Ids ids, std::span<const float> gradients) {
   bool are_ascending = require_rows(state, ids, gradients.size(), "push");
   if (limits_pushes) [[unlikely]] {
-    if (config.optimizer.staleness_scaling && !state.is_sum)
+    if (config.optimizer.lr_staleness && !state.is_sum)
       throw Error(
           fmt::format("push of rows of variable '{}': lr-staleness needs the staleness of every row, which is only "
                       "measured on a sample; start the job without it",

@@ -81,7 +81,7 @@ struct PushContext {
   shm::UpdateLabel label;
   float learning_rate = 0.0F;
   float scale = 1.0F;  // of the gradient: clip_scale
-  bool staleness_scaling = false;
+  bool lr_staleness = false;
   Adds adds = Adds::kExact;
 };
 
@@ -238,7 +238,7 @@ struct PS_SHM_HIDDEN VariableState {
   }
   float rate_at(std::uint64_t version, std::uint64_t index, std::uint64_t mask,
                 const PushContext& context) const noexcept {
-    if (!context.staleness_scaling || pulled[index] == kNotPulled) return context.learning_rate;
+    if (!context.lr_staleness || pulled[index] == kNotPulled) return context.learning_rate;
     return context.learning_rate / static_cast<float>(1 + staleness(version, index, mask));
   }
   // Always inlined: this saves a tenth of the instructions of a scalar push, whatever it is compiled with.

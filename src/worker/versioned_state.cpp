@@ -115,9 +115,9 @@ template <bool kInPlace>
     const auto swap = [&] {
       return chunks.push_chunk(
           chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
-            if (copies_blocks || context.staleness_scaling) [[unlikely]] {
+            if (copies_blocks || context.lr_staleness) [[unlikely]] {
               const update::Call call =
-                  context.staleness_scaling
+                  context.lr_staleness
                       ? update::resolve(settings, rate_at(version, piece.index(), shm::kVersionMask, context),
                                         context.scale)
                       : call_;
@@ -163,7 +163,7 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
       call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1 ||
       call_.settings.l2 != settings.l2 || call_.settings.weight_decay != settings.weight_decay)
     call_ = update::resolve(settings, context.learning_rate, context.scale);
-  if (layout == Layout::kSingleWriter && update::can_apply_in_place(settings) && !context.staleness_scaling &&
+  if (layout == Layout::kSingleWriter && update::can_apply_in_place(settings) && !context.lr_staleness &&
       parts.front().record.piece_elements >= kInPlaceElements)
     return push_in_place(gradient, context, threads);
   return push_chunks<false>(gradient, context, threads);

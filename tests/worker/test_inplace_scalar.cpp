@@ -197,7 +197,7 @@ TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the co
     for (const std::uint32_t start : {0U, 0xfffffffeU}) {
       JobConfig config;
       config.optimizer.learning_rate = 1.0F;
-      config.optimizer.staleness_scaling = true;
+      config.optimizer.lr_staleness = true;
       Party party(config);
       Worker first(party.options()), second(party.options());
       const Variable a = first.variable(Party::spec(UpdateRule::kSgd), zero);
@@ -249,7 +249,7 @@ TEST_CASE("in-place scalar: both forms compute the same bits as a span of severa
   config.optimizer.schedule = Schedule::parse("exp:0.9:2");
   config.optimizer.l2 = 0.01F;
   config.optimizer.clip_value = 0.7F;
-  config.optimizer.staleness_scaling = true;
+  config.optimizer.lr_staleness = true;
   std::vector<std::vector<float>> courses;
   for (int which = 0; which < 3; ++which) {
     Party party(config);

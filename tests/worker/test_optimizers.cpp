@@ -222,7 +222,7 @@ TEST_CASE("optimizers: staleness scaling divides the rate by the measured stalen
     JobConfig config = settings(2, Mode::kAsync);
     config.layout = layout;
     config.optimizer.learning_rate = 1.0F;
-    config.optimizer.staleness_scaling = true;
+    config.optimizer.lr_staleness = true;
     Server server(config);
     Worker first(options(config)), second(options(config));
     const Variable a = first.variable(vector_of(4, UpdateRule::kSgd), zero);

@@ -426,7 +426,7 @@ TEST_CASE("rows: operations without a meaning in place are refused with a hint")
   }
   {
     JobConfig config = row_config(UpdateRule::kSgd);
-    config.optimizer.staleness_scaling = true;
+    config.optimizer.lr_staleness = true;
     RowsJob job(config, {4, 1});
     CHECK_THROWS_AS(job.push(ids_of({1}), {1.0F}), Error);
   }

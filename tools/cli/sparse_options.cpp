@@ -160,7 +160,7 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
     throw Error(fmt::format("--mode {}: the rows of model {} are updated in place; choose --mode async or ssp",
                             to_string(job.mode), training.model));
   if (optimizer.ema > 0) throw Error(fmt::format("--ema: model {} keeps no averages; leave it out", training.model));
-  if (optimizer.staleness_scaling)
+  if (optimizer.lr_staleness)
     throw Error(
         fmt::format("--lr-staleness: the rows of model {} have no staleness; leave it out, or limit it with --stale-limit",
                     training.model));
