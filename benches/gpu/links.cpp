@@ -136,7 +136,7 @@ Json measure(const Case& of, const std::string& name, const SectionOptions& opti
                 {"bytes", of.bytes},
                 {"chunk_bytes", of.chunk_bytes},
                 {"threads", of.threads},
-                {"wire", of.wire == Wire::kFloat32 ? "float32" : "bf16"},
+                {"wire", of.wire == Wire::kFloat32 ? "float32" : "bfloat16"},
                 {"rounds", taken[0].size()},
                 {"pull", with_limit(1, 0)},
                 {"push", with_limit(3, 2)},
@@ -175,7 +175,7 @@ Json links(const SectionOptions& options) {
           };
           add();
           if (mib == 1 || mode != Mode::kAsync || chunk != 32 << 10 || threads != many) continue;
-          one.wire = Wire::kBfloat16;  // rates are of float32, so that they stand beside the others
+          one.wire = Wire::kBFloat16;  // rates are of float32, so that they stand beside the others
           add();
         }
   return {{"cases", all}};

@@ -35,14 +35,14 @@ namespace PS_SHM_API ps_shm {
 // device memory hold float32 in either case.
 enum class Wire {
   kFloat32,  // without a conversion
-  kBfloat16  // rounded to the nearest bfloat16, ties to even: a relative error of at most 2^-8. NaN stays NaN
+  kBFloat16  // rounded to the nearest bfloat16, ties to even: a relative error of at most 2^-8. NaN stays NaN
 };
 
 // Options of a GpuLink.
 struct GpuOptions {
   int device = 0;              // CUDA's number of the GPU
-  Wire wire = Wire::kFloat32;  // transfer dtype of gradients: with kBfloat16 the GPU rounds them
-  // Transfer dtype of parameters: with kBfloat16 the worker's threads round each chunk into page-locked memory, and the
+  Wire wire = Wire::kFloat32;  // transfer dtype of gradients: with kBFloat16 the GPU rounds them
+  // Transfer dtype of parameters: with kBFloat16 the worker's threads round each chunk into page-locked memory, and the
   // GPU widens it to float32 in device memory. Pulls of at most 2 MiB are float32 all the same: launches cost more
   // there than the bytes.
   Wire pull_wire = Wire::kFloat32;

@@ -444,7 +444,7 @@ Args:
         each element, aligned to 256 bytes. The memory must outlive the link.
     gradients: the same for the gradients.
     device: CUDA's number of the GPU.
-    wire: the transfer dtype, 'float32', 'bf16' (of values of more than 2 MiB, and of gradients) or 'bf16-push' (of gradients
+    wire: the transfer dtype, 'float32', 'bfloat16' (of values of more than 2 MiB, and of gradients) or 'bfloat16-push' (of gradients
         only). Device memory is of float32 in any case.
 
 Raises:

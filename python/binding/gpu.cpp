@@ -38,11 +38,11 @@ void with_turn(const Linked& self, Calls&& calls) {
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
                      int device, const std::string& wire) {
-  if (wire != "float32" && wire != "bf16" && wire != "bf16-push")
-    throw nb::value_error(fmt::format("unknown wire '{}': 'float32', 'bf16' or 'bf16-push'", wire).c_str());
+  if (wire != "float32" && wire != "bfloat16" && wire != "bfloat16-push")
+    throw nb::value_error(fmt::format("unknown wire '{}': 'float32', 'bfloat16' or 'bfloat16-push'", wire).c_str());
   GpuOptions options{.device = device, .warn = tell};
-  if (wire != "float32") options.wire = Wire::kBfloat16;
-  if (wire == "bf16") options.pull_wire = Wire::kBfloat16;
+  if (wire != "float32") options.wire = Wire::kBFloat16;
+  if (wire == "bfloat16") options.pull_wire = Wire::kBFloat16;
   constexpr std::uintptr_t kAlignment = 256;
   std::vector<float*> to;
   std::vector<const float*> from;

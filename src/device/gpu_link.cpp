@@ -87,7 +87,7 @@ void GpuLink::Impl::plan() {
     input.has_additive_inplace |= state->adds_in_place();
   }
   input.pull_bytes = elements * sizeof(float);
-  input.rounds_pulls = options.pull_wire == Wire::kBfloat16;
+  input.rounds_pulls = options.pull_wire == Wire::kBFloat16;
   strategy = device::choose_strategy(gpu, input);
   if (strategy.push != device::PushPath::kThroughHost) {
     std::set<std::uint32_t> used;

@@ -126,7 +126,7 @@ void GpuLink::Push::prefer_gpu_node(void* place, std::size_t bytes) const noexce
 
 // Large enough for floats, whatever is chosen in the end.
 void GpuLink::Push::make_room() {
-  const bool rounds = link_.options.wire == Wire::kBfloat16 && link_.strategy.push == device::PushPath::kStaged;
+  const bool rounds = link_.options.wire == Wire::kBFloat16 && link_.strategy.push == device::PushPath::kStaged;
   const std::size_t width = rounds ? sizeof(std::uint16_t) : sizeof(float);
   std::size_t bytes = 0;
   for (const VariableState* state : link_.states) bytes += aligned(state->elements * sizeof(float));
@@ -277,7 +277,7 @@ void GpuLink::Push::send(std::size_t pieces, const std::uint32_t* gate) {
   link_.check(
       link_.kernels.send_pieces(sent_on_device_.on_device(), static_cast<std::uint32_t>(pieces),
                                 reinterpret_cast<std::uint32_t*>(arrived_.on_device()),
-                                link_.options.wire == Wire::kBfloat16, gate, kernels::kSenders, link_.stream->get()),
+                                link_.options.wire == Wire::kBFloat16, gate, kernels::kSenders, link_.stream->get()),
       kArriving);
 }
 

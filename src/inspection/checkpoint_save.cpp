@@ -91,7 +91,7 @@ class SavedTables {
     const shm::RowForm form(record);
     const update::Settings settings = update::settings_of(config_.optimizer, static_cast<UpdateRule>(record.rule),
                                                           std::bit_cast<float>(record.regularize), DType::kFloat32,
-                                                          std::bit_cast<float>(record.rate_scale));
+                                                          std::bit_cast<float>(record.lr_scale));
     std::vector<float> raw(form.raw_size()), values(form.width()), state(form.state_size());
     std::uint64_t key = 0;
     update::with_element_value(settings, learning_rate_, [&](const auto& value_of) {

@@ -276,7 +276,7 @@ std::vector<VariableInfo> JobView::variables() const {
       info.rule = static_cast<UpdateRule>(first.rule);
       info.layout = static_cast<Layout>(first.layout);
       const shm::Factors factors = shm::factors_of(first.factors.load_relaxed());
-      info.lr_scale = factors.rate_scale;
+      info.lr_scale = factors.lr_scale;
       info.regularize = factors.regularize;
       info.element_count = shm::element_count(first);
       info.bytes = shm::value_bytes(first);

@@ -111,7 +111,7 @@ TableInfo describe(const TableView& table) {
   spec.initial_range = std::bit_cast<float>(first.initial_range);
   spec.seed = first.seed;
   spec.regularize = std::bit_cast<float>(first.regularize);
-  spec.lr_scale = std::bit_cast<float>(first.rate_scale);
+  spec.lr_scale = std::bit_cast<float>(first.lr_scale);
   info.parts = first.parts;
   info.row_bytes = first.row_bytes;
   TableStatistics& all = info.statistics;
@@ -193,7 +193,7 @@ void for_rows(const shm::JobSegments& job, const TableView& table, float learnin
   const TableShm& record = *table.front().checked;
   const update::Settings settings = update::settings_of(job.config().optimizer, static_cast<UpdateRule>(record.rule),
                                                         std::bit_cast<float>(record.regularize), DType::kFloat32,
-                                                        std::bit_cast<float>(record.rate_scale));
+                                                        std::bit_cast<float>(record.lr_scale));
   TableRow row{.key = 0, .values = std::vector<float>(record.row_elements), .state = {}};
   update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
     for (const TablePartView& part : table) {

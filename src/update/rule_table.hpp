@@ -197,7 +197,7 @@ struct Ftrl {
   // The z that gives `value`, with this n.
   static float z_of(const Settings& settings, float learning_rate, float value, float n) noexcept {
     if (value == 0) return 0.0F;
-    return -value * ((settings.ftrl_beta + std::sqrt(n)) / (learning_rate * settings.rate_scale) + settings.l2) -
+    return -value * ((settings.ftrl_beta + std::sqrt(n)) / (learning_rate * settings.lr_scale) + settings.l2) -
            std::copysign(settings.l1, value);
   }
   static float first_z(const Settings& settings, float learning_rate, float value) noexcept {
@@ -241,7 +241,7 @@ struct Ftrl {
     }
   };
   static Value value_of(const Settings& settings, float learning_rate) noexcept {
-    return {settings, 1.0F / (learning_rate * settings.rate_scale)};
+    return {settings, 1.0F / (learning_rate * settings.lr_scale)};
   }
   static void set_value(const Settings& settings, float learning_rate, float* x, float value) noexcept {
     if (value != x[0]) x[2] = z_of(settings, learning_rate, value, x[1]);
@@ -334,7 +334,7 @@ template <class Body>
 
 // What a call's elements have in common, except for t.
 inline Call resolve(const Settings& settings, float learning_rate, float scale, float clip_value) noexcept {
-  const float rate = learning_rate * settings.rate_scale;
+  const float rate = learning_rate * settings.lr_scale;
   Call call{.settings = settings, .rate = rate, .scale = scale, .epsilon = settings.epsilon};
   with_rule(
       settings.rule, [&](auto rule) __attribute__((always_inline)) {

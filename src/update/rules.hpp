@@ -28,7 +28,7 @@ struct Settings {
   float l2 = 0.0F, weight_decay = 0.0F;
   float clip_value = 0.0F;        // 0: none
   float ema = 0.0F;               // 0: no such slot
-  float rate_scale = 1.0F;        // multiplies each learning rate that a function below gets
+  float lr_scale = 1.0F;          // multiplies each learning rate that a function below gets
   DType dtype = DType::kFloat32;  // other dtypes: the floats hold the bytes of elements of that dtype
   std::uint64_t rounding = 0;     // bfloat16: rounding_seed()
 };
@@ -36,7 +36,7 @@ struct Settings {
 // `rule` and the following: the variable's (VariableSpec). An average is kept if the job asks for one and the rule is an
 // optimizer.
 Settings settings_of(const Optimizer& optimizer, UpdateRule rule, float regularize, DType dtype = DType::kFloat32,
-                     float rate_scale = 1.0F) noexcept;
+                     float lr_scale = 1.0F) noexcept;
 
 inline std::size_t slots_per_element(const Settings& settings) noexcept {
   return slots_per_element(settings.rule, settings.ema > 0);

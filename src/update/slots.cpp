@@ -17,8 +17,8 @@ void fill(const Slot& slot, const Settings& settings, float learning_rate, const
 }  // namespace
 
 Settings settings_of(const Optimizer& optimizer, UpdateRule rule, float regularize, DType dtype,
-                     float rate_scale) noexcept {
-  Settings settings{.rule = rule, .rate_scale = rate_scale, .dtype = dtype};
+                     float lr_scale) noexcept {
+  Settings settings{.rule = rule, .lr_scale = lr_scale, .dtype = dtype};
   const Traits& traits = traits_of(rule);
   if (traits.is_sum) return settings;
   for (const HyperParameter& one : traits.hyper_parameters)

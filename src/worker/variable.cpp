@@ -22,7 +22,7 @@ std::uint64_t Variable::rows() const noexcept { return state_->rows ? state_->ro
 std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_->rows->table().row_elements() : 0; }
 Layout Variable::layout() const noexcept { return state_->layout; }
 
-float Variable::lr_scale() const { return factors_of(*state_).rate_scale; }
+float Variable::lr_scale() const { return factors_of(*state_).lr_scale; }
 float Variable::regularize() const { return factors_of(*state_).regularize; }
 
 std::span<const float> Variable::view() const {

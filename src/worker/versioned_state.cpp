@@ -159,7 +159,7 @@ template <bool kInPlace>
 }
 
 std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
-  if (call_.rate != context.learning_rate * settings.rate_scale || call_.scale != context.scale ||
+  if (call_.rate != context.learning_rate * settings.lr_scale || call_.scale != context.scale ||
       call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1 ||
       call_.settings.l2 != settings.l2 || call_.settings.weight_decay != settings.weight_decay)
     call_ = update::resolve(settings, context.learning_rate, context.scale);

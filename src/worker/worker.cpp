@@ -118,7 +118,7 @@ void WorkerCore::refuse_guest(const char* what) const {
 void Worker::set_factors(const Variable& variable, float lr_scale, float regularize) {
   owned().refuse_recorded("set_factors()");
   VariableState& state = *variable.state_;
-  const shm::Factors factors{.rate_scale = lr_scale, .regularize = regularize};
+  const shm::Factors factors{.lr_scale = lr_scale, .regularize = regularize};
   shm::check_factors(state.name, factors);
   const update::Traits& traits = update::traits_of(state.settings.rule);
   if (traits.is_sum || traits.reads_by_rate)

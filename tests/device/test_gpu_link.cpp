@@ -69,7 +69,7 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") 
   FakeGpu fake;
   test::rounds_gradients_to_bfloat16(fake.box);
   FakeGpu counting;
-  for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
+  for (const Wire wire : {Wire::kFloat32, Wire::kBFloat16}) {
     const JobConfig config = adding();
     Server server(config);
     GpuOptions options;
@@ -86,7 +86,7 @@ TEST_CASE("gpu link: parameters can be transferred as bfloat16, half the bytes, 
   FakeGpu fake;
   test::rounds_parameters_to_bfloat16(fake.box);
   GpuOptions options;
-  options.pull_wire = Wire::kBfloat16;
+  options.pull_wire = Wire::kBFloat16;
   for (const bool can_register : {true, false}) {
     FakeGpu other({.host_register = can_register});
     JobConfig config = adding();
@@ -115,7 +115,7 @@ TEST_CASE("gpu link: a pull of bfloat16 notes the versions from which staleness 
     const JobConfig config = adding(layout);
     Server server(config);
     GpuOptions options;
-    options.pull_wire = Wire::kBfloat16;
+    options.pull_wire = Wire::kBFloat16;
     GpuMember member(fake.box, config, {900001}, options);
     Other other(config);
     other.add(1.0F);
@@ -134,7 +134,7 @@ TEST_CASE("gpu link: a pull of bfloat16 comes after what was enqueued before it,
     const JobConfig config = adding();
     Server server(config);
     GpuOptions options;
-    options.pull_wire = Wire::kBfloat16;
+    options.pull_wire = Wire::kBFloat16;
     options.stream_waits = true;
     const std::size_t of_windows = size > 5000000 ? 4 : 2;
     GpuMember member(fake.box, config, {size}, options);

@@ -119,7 +119,7 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
                                            {"widen_pieces", 98},
                                            {"send_pieces", 98},
                                            {"add_pieces", 98}})
-    for (const Kind& kind : {Kind{Layout::kVersioned, Wire::kFloat32}, Kind{Layout::kVersioned, Wire::kBfloat16},
+    for (const Kind& kind : {Kind{Layout::kVersioned, Wire::kFloat32}, Kind{Layout::kVersioned, Wire::kBFloat16},
                              Kind{Layout::kInplace, Wire::kFloat32}})
       for (int n = 0;; ++n) {
         REQUIRE(n < 200);

@@ -83,7 +83,7 @@ TEST_CASE("gpu link: each chunk that is pulled as bfloat16 is of one version whi
   config.threads = 2;
   Server server(config);
   GpuOptions options = take_gpu(0);
-  options.pull_wire = Wire::kBfloat16;
+  options.pull_wire = Wire::kBFloat16;
   GpuMember reader(on_tables(), config, {kSize}, options);
   reader.worker.assign(reader.variables[0], std::vector<float>(kSize, 0.0F));
   std::atomic<bool> is_over{false};
@@ -131,7 +131,7 @@ TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   const int pushes = static_cast<int>(test::stress_rounds(200));
   REQUIRE(3 * pushes < 1 << 24);  // floats represent them exactly
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-    for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
+    for (const Wire wire : {Wire::kFloat32, Wire::kBFloat16}) {
       INFO("layout " << std::string(to_string(layout)) << " wire " << int(wire));
       push_at_once(test::adding_job(layout, 3), {1, 10007, 150001}, pushes, wire);
     }

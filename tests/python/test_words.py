@@ -136,4 +136,4 @@ def test_each_setting_of_variables_and_tables_has_one_word(worker):
     assert len(options) >= 4 and {option.replace("-", "_") for option in options} <= of_table
     torch = pytest.importorskip("ps_shm.torch")
     of_embedding = set(inspect.signature(torch.Embedding).parameters) | set(inspect.signature(torch.table_storage).parameters)
-    assert of_embedding & of_table >= {"admit_after", "evict", "ttl"} and not of_embedding & {"admit", "ttl_seconds", "rate_scale"}
+    assert of_embedding & of_table >= {"admit_after", "evict", "ttl"} and not of_embedding & {"admit", "ttl_seconds", "lr_scale"}

@@ -222,7 +222,7 @@ inline void rounds_gradients_to_bfloat16(GpuBox box) {
     config.optimizer.rule = UpdateRule::kAdd;
     Server server(config);
     GpuOptions options;
-    options.wire = Wire::kBfloat16;
+    options.wire = Wire::kBFloat16;
     GpuMember member(box, config, {1, 70001}, options);
     std::vector<std::vector<float>> gradients{{1.0F / 3}, std::vector<float>(70001)}, before;
     std::mt19937 generator(2);
@@ -271,7 +271,7 @@ inline const std::vector<std::uint64_t> kRoundedSizes{1, 3, 5003, 900001, 1, 300
 
 inline void rounds_parameters_to_bfloat16(GpuBox box) {
   GpuOptions options;
-  options.pull_wire = Wire::kBfloat16;
+  options.pull_wire = Wire::kBFloat16;
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const std::uint32_t threads : {1U, 3U})
       for (const bool is_parted : {false, true}) {

@@ -91,9 +91,9 @@ std::string write_device(const device::DeviceChoice& device) { return to_string(
 std::string write_wires(const Wires& wires) { return to_string(wires); }
 
 Wires read_wires(const std::string& text) {
-  for (const Wires wires : {Wires(), Wires{Wire::kBfloat16, Wire::kBfloat16}, Wires{.gradients = Wire::kBfloat16}})
+  for (const Wires wires : {Wires(), Wires{Wire::kBFloat16, Wire::kBFloat16}, Wires{.gradients = Wire::kBFloat16}})
     if (text == to_string(wires)) return wires;
-  throw Error(fmt::format("unknown wire '{}'; expected float32|bf16|bf16-push", text));
+  throw Error(fmt::format("unknown wire '{}'; expected float32|bfloat16|bfloat16-push", text));
 }
 
 template <class Part>
@@ -194,7 +194,7 @@ const Settings<PsSettings>& ps_options() {
     row_of(job, "threads").meaning +=
         "; the default of launch_shm with --device cuda or auto is cores / workers, at most 8";
     row_of(job, "chunk-bytes").meaning +=
-        "; the default of launch_shm with --device cuda or auto is gpu, except with --wire bf16";
+        "; the default of launch_shm with --device cuda or auto is gpu, except with --wire bfloat16";
     using S = PublishSettings;
     const Settings<S> publish = {
         {"publish", config::text(&S::name, "NAME"), kRun, kPs | kLaunch,
@@ -273,8 +273,8 @@ const Settings<WorkerSettings>& worker_options() {
          "where to compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on a GPU, assigned by "
          "rank; cuda:N: on GPU N; simulated: on a simulated GPU",
          {.common = kWorker}},
-        {"wire", of_one(&W::wire, "float32|bf16|bf16-push", read_wires, write_wires), kWorkers, kWorker,
-         "transfer dtype between a GPU and host memory; bf16-push: of gradients only"},
+        {"wire", of_one(&W::wire, "float32|bfloat16|bfloat16-push", read_wires, write_wires), kWorkers, kWorker,
+         "transfer dtype between a GPU and host memory; bfloat16-push: of gradients only"},
         {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
          "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
          "file for each worker: FILE.0, FILE.1"},
@@ -317,8 +317,8 @@ const Settings<LaunchSettings>& launch_options() {
          "a GPU, assigned by rank; cuda:N: on GPU N; simulated: on a simulated GPU; cuda,2:cpu excepts rank 2; may be "
          "repeated",
          {.takes_all = true}},
-        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bf16|bf16-push", read_wires, write_wires), kWorkers,
-         kLaunch, "transfer dtype between a GPU and host memory; bf16-push: of gradients only; may be repeated",
+        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bfloat16|bfloat16-push", read_wires, write_wires), kWorkers,
+         kLaunch, "transfer dtype between a GPU and host memory; bfloat16-push: of gradients only; may be repeated",
          {.takes_all = true}},
         {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
          "copy the parameters N times during training and evaluate the copies at the end; --json has loss against time",

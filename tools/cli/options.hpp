@@ -178,7 +178,7 @@ inline constexpr std::uint64_t kDefaultCountSteps = 1000;
 inline constexpr std::uint64_t kDefaultSparseEpochs = 10;
 inline constexpr double kDefaultTestShare = 0.1;
 
-std::string to_string(const Wires& wires);  // float32, bf16, bf16-push
+std::string to_string(const Wires& wires);  // float32, bfloat16, bfloat16-push
 
 // The environment variables of all options of all programs.
 std::vector<std::string> option_variables();

@@ -78,7 +78,7 @@ bool may_pull_by_gpu(const LaunchSettings& settings) {
   const std::uint32_t workers = std::max(settings.ps.job.workers, settings.ps.job.elastic_max);
   for (std::uint32_t rank = 0; rank < workers; ++rank) {
     const WorkerSettings worker = worker_settings(settings, rank, false);
-    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBfloat16) return true;
+    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBFloat16) return true;
   }
   return false;
 }

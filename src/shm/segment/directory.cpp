@@ -39,11 +39,11 @@ std::string shape_to_string(const std::uint64_t* extents, std::uint32_t axes) {
 
 void check_factors(std::string_view name, const Factors& factors) {
   const auto is_factor = [](float value) { return value >= 0 && std::isfinite(value); };
-  if (!is_factor(factors.regularize) || !is_factor(factors.rate_scale))
+  if (!is_factor(factors.regularize) || !is_factor(factors.lr_scale))
     throw Error(
         fmt::format("variable '{}': the factors of its learning rate and weight decay must be at least 0, not {} "
                     "and {}",
-                    name, factors.rate_scale, factors.regularize));
+                    name, factors.lr_scale, factors.regularize));
 }
 
 void check_spec(const VariableSpec& spec) {
@@ -60,7 +60,7 @@ void check_spec(const VariableSpec& spec) {
     throw Error(fmt::format("variable '{}' has dtype {}, and only float32 and bfloat16 can be in-place; its layout must "
                             "be versioned",
                             spec.name, to_string(spec.dtype)));
-  check_factors(spec.name, {.rate_scale = spec.lr_scale, .regularize = spec.regularize});
+  check_factors(spec.name, {.lr_scale = spec.lr_scale, .regularize = spec.regularize});
   if (spec.shape.size() > kMaxAxes)
     throw Error(fmt::format("variable '{}' has {} axes; the maximum is {}", spec.name, spec.shape.size(), kMaxAxes));
   std::uint64_t elements = 1;
@@ -75,8 +75,8 @@ void check_spec(const VariableSpec& spec) {
 
 void follow_factors(update::Settings& settings, const JobConfig& config, const Factors& factors) noexcept {
   const update::Settings now = update::settings_of(config.optimizer, settings.rule, factors.regularize, settings.dtype,
-                                                   factors.rate_scale);
-  settings.rate_scale = now.rate_scale;
+                                                   factors.lr_scale);
+  settings.lr_scale = now.lr_scale;
   settings.l1 = now.l1;
   settings.l2 = now.l2;
   settings.weight_decay = now.weight_decay;
@@ -86,7 +86,7 @@ update::Settings settings_of(const JobConfig& config, const VariableShm& record)
   const Factors factors = factors_of(record.factors.load_relaxed());
   update::Settings settings =
       update::settings_of(config.optimizer, static_cast<UpdateRule>(record.rule), factors.regularize,
-                          array_dtype(record), factors.rate_scale);
+                          array_dtype(record), factors.lr_scale);
   if (static_cast<DType>(record.dtype) == DType::kBFloat16)
     settings.rounding = update::rounding_seed(config::seed_of(config), text_of(record.name));
   return settings;
@@ -113,7 +113,7 @@ void check_agreement(const VariableShm& record, const VariableSpec& spec) {
     if (theirs != yours) disagree(record, what, fmt::format("{}", theirs), fmt::format("{}", yours));
   };
   require_same("factor of l2 and weight decay", record.regularize, spec.regularize);
-  require_same("factor of the learning rate", record.rate_scale, spec.lr_scale);
+  require_same("factor of the learning rate", record.lr_scale, spec.lr_scale);
 }
 
 // Positions of records by variable, and what the records so far have taken.
@@ -255,7 +255,7 @@ struct Directory::Wanted {
     record.rule = static_cast<std::uint32_t>(*spec.rule);
     record.layout = static_cast<std::uint32_t>(*spec.layout);
     record.flags = (update::traits_of(*spec.rule).has_row_state() ? kRowState : 0) | more_flags;
-    record.rate_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
+    record.lr_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
     record.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
     record.axes = static_cast<std::uint32_t>(spec.shape.size());
     std::fill_n(record.extents, kMaxAxes, 0);
@@ -271,7 +271,7 @@ struct Directory::Wanted {
     spec.name.copy(record.name, sizeof record.name - 1);
     record.init.store_relaxed(0);
     record.reserve.store_relaxed(0);
-    record.factors.store_relaxed(word_of({.rate_scale = spec.lr_scale, .regularize = spec.regularize}));
+    record.factors.store_relaxed(word_of({.lr_scale = spec.lr_scale, .regularize = spec.regularize}));
   }
 };
 
@@ -393,7 +393,7 @@ std::uint32_t Directory::declare_reserve(std::uint32_t position, std::uint32_t b
                           .dtype = static_cast<DType>(whose.dtype),
                           .layout = static_cast<Layout>(whose.layout),
                           .regularize = std::bit_cast<float>(whose.regularize),
-                          .lr_scale = std::bit_cast<float>(whose.rate_scale)};
+                          .lr_scale = std::bit_cast<float>(whose.lr_scale)};
   const Wanted wanted{spec,
                       whose.slots,
                       whose.whole_elements,

@@ -89,15 +89,15 @@ class Directory {
 // What the job's learning rate, and its l2, l1 and weight_decay, are multiplied by for a variable. They begin as its
 // specification has them, and a worker may change them: one store to the record of each part.
 struct Factors {
-  float rate_scale = 1.0F, regularize = 0.0F;
+  float lr_scale = 1.0F, regularize = 0.0F;
 };
 inline Factors factors_of(std::uint64_t word) noexcept {
-  return {.rate_scale = std::bit_cast<float>(static_cast<std::uint32_t>(word)),
+  return {.lr_scale = std::bit_cast<float>(static_cast<std::uint32_t>(word)),
           .regularize = std::bit_cast<float>(static_cast<std::uint32_t>(word >> 32))};
 }
 inline std::uint64_t word_of(const Factors& factors) noexcept {
   return std::uint64_t{std::bit_cast<std::uint32_t>(factors.regularize)} << 32 |
-         std::bit_cast<std::uint32_t>(factors.rate_scale);
+         std::bit_cast<std::uint32_t>(factors.lr_scale);
 }
 
 // Throws Error if one is negative or not finite.

@@ -333,10 +333,10 @@ struct alignas(kWriterLine) VariableShm {
   std::uint64_t row_elements;       // product of all extents but the first
   std::uint64_t row_bytes;          // in-place: distance from one row to the next
   std::uint64_t row_counts_offset;  // in-place: u64 per rank and block, how often the rank pushed rows of the block
-  std::uint32_t rate_scale, regularize;  // bits of the floats of VariableSpec
+  std::uint32_t lr_scale, regularize;  // bits of the floats of VariableSpec
   AtomicShm<std::uint64_t> init;         // 0: not begun; make_init_claim: being initialised; kInitialised
   AtomicShm<std::uint64_t> reserve;      // versioned: number of the first buffer of its reserve; 0: none (snapshot.C6)
-  AtomicShm<std::uint64_t> factors;      // {regularize : 32, rate_scale : 32}, which are in force (directory.hpp)
+  AtomicShm<std::uint64_t> factors;      // {regularize : 32, lr_scale : 32}, which are in force (directory.hpp)
   std::uint8_t pad1[112];
 };
 // False for a scalar. A part of one row of one element has row counts, although it lies in its counter's word as a

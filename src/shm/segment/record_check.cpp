@@ -114,7 +114,7 @@ class RecordCheck {
   void check_factors() const {
     const Factors now = factors_of(record_.factors.load_relaxed());
     for (const float factor :
-         {std::bit_cast<float>(record_.rate_scale), std::bit_cast<float>(record_.regularize), now.rate_scale,
+         {std::bit_cast<float>(record_.lr_scale), std::bit_cast<float>(record_.regularize), now.lr_scale,
           now.regularize}) {
       require(factor >= 0 && std::isfinite(factor), "a factor of its settings that is no non-negative number");
     }
@@ -145,7 +145,7 @@ class RecordCheck {
     const VariableShm& first = *found->second.front();
     require(record_.axes == first.axes && std::equal(record_.extents, record_.extents + first.axes, first.extents) &&
                 record_.layout == first.layout && record_.rule == first.rule && record_.flags == first.flags &&
-                record_.rate_scale == first.rate_scale && record_.regularize == first.regularize &&
+                record_.lr_scale == first.lr_scale && record_.regularize == first.regularize &&
                 record_.dtype == first.dtype,
             "a shape or rule that differs from its first part's");
   }

@@ -131,7 +131,7 @@ struct alignas(kWriterLine) TableShm {
   std::uint64_t row_elements, row_floats, row_bytes;  // row_floats: with the state; row_bytes: with TableRowShm
   std::uint64_t max_rows, max_bits;                   // of this part
   std::uint64_t sightings, sightings_offset, buckets_offset, rows_offset, bytes;
-  std::uint32_t rate_scale, regularize;  // bits of floats, as the next
+  std::uint32_t lr_scale, regularize;  // bits of floats, as the next
   std::uint32_t admit_after, evict, touch_on_pull, initial_range, dtype, pad0;
   std::uint64_t ttl_ns, seed;
   std::uint64_t listed_at_most, evicted_offset;  // of each lane; all rings of EvictedShm follow each other

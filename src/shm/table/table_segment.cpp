@@ -52,7 +52,7 @@ void describe(TableShm& table, const JobSegments& job, const TableForm& form, st
   table.dtype = static_cast<std::uint32_t>(spec.dtype);
   table.row_elements = spec.row_size;
   table.max_rows = (spec.max_rows - 1) / parts + 1;
-  table.rate_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
+  table.lr_scale = std::bit_cast<std::uint32_t>(spec.lr_scale);
   table.regularize = std::bit_cast<std::uint32_t>(spec.regularize);
   table.admit_after = spec.admit_after;
   table.evict = static_cast<std::uint32_t>(spec.evict);
@@ -145,7 +145,7 @@ void check_agreement(const TableShm& there, const TableShm& wanted) {
   disagree("initial_range", number(there.initial_range), number(wanted.initial_range));
   disagree("seed", there.seed, wanted.seed);
   disagree("factor of l2 and weight decay", number(there.regularize), number(wanted.regularize));
-  disagree("factor of the learning rate", number(there.rate_scale), number(wanted.rate_scale));
+  disagree("factor of the learning rate", number(there.lr_scale), number(wanted.lr_scale));
 }
 
 // The number of the table of that name, or of the first one that this process has not seen.

@@ -69,7 +69,7 @@ TEST_CASE("directory: a declared variable is found with its declared settings") 
   CHECK(record.rule == std::uint32_t(UpdateRule::kAdd));
   CHECK(record.flags == 0);
   CHECK(std::bit_cast<float>(record.regularize) == 0.5F);
-  CHECK(std::bit_cast<float>(record.rate_scale) == 2.0F);
+  CHECK(std::bit_cast<float>(record.lr_scale) == 2.0F);
   CHECK(record.slots == 2);
   CHECK(record.init.load_acquire() == 0);
 }

@@ -16,8 +16,8 @@ using tools::LaunchSettings;
 namespace {
 
 const DeviceChoice kAuto{.kind = DeviceChoice::Kind::kAuto, .index = {}}, kCpu{};
-const tools::Wires kRounded{.gradients = Wire::kBfloat16, .parameters = Wire::kBfloat16},
-    kRoundedPushes{.gradients = Wire::kBfloat16, .parameters = Wire::kFloat32};
+const tools::Wires kRounded{.gradients = Wire::kBFloat16, .parameters = Wire::kBFloat16},
+    kRoundedPushes{.gradients = Wire::kBFloat16, .parameters = Wire::kFloat32};
 
 LaunchSettings given(const DeviceChoice& device) {
   LaunchSettings settings;

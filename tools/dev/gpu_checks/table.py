@@ -88,7 +88,7 @@ class Report:
         for case in found.get("links", {}).get("cases", []):
             if "pull" in case:
                 rows.append((f"{case['bytes'] >> 20} MiB, {case['mode']}, chunks of {case['chunk_bytes'] >> 10} KiB, "
-                             f"{case['threads']} threads" + (", bf16" if case["wire"] == "bf16" else ""),
+                             f"{case['threads']} threads" + (", bfloat16" if case["wire"] == "bfloat16" else ""),
                              "; ".join(f"{way} {case[way]['GB/s']:.1f} GB/s of {case[way]['limit']['GB/s']:.1f}"
                                        for way in ("pull", "push"))))
         for case in found.get("rows", {}).get("cases", []):

@@ -109,9 +109,9 @@ TEST_CASE("gpu training: workers with and without GPUs train together, in every 
   const Case cases[] = {{Mode::kAsync, Layout::kVersioned, "mlp", 1, Wire::kFloat32},
                         {Mode::kAsync, Layout::kInplace, "softmax", 1, Wire::kFloat32},
                         {Mode::kAsync, Layout::kVersioned, "mlp", 4, Wire::kFloat32},
-                        {Mode::kSsp, Layout::kVersioned, "softmax", 1, Wire::kBfloat16},
+                        {Mode::kSsp, Layout::kVersioned, "softmax", 1, Wire::kBFloat16},
                         {Mode::kSsp, Layout::kInplace, "mlp", 1, Wire::kFloat32},
-                        {Mode::kSync, Layout::kVersioned, "mlp", 1, Wire::kBfloat16},
+                        {Mode::kSync, Layout::kVersioned, "mlp", 1, Wire::kBFloat16},
                         {Mode::kSync, Layout::kVersioned, "softmax", 4, Wire::kFloat32}};
   for (const Case& one : cases) {
     CAPTURE(std::string(to_string(one.mode)));
@@ -151,7 +151,7 @@ TEST_CASE("gpu training: a model of more than 2 MiB trains with parameters and g
     Box box({.host_register = can_register});
     std::vector<train::TrainOptions> options(2);  // one worker with a GPU, one without
     options[0].gpu = box.place();
-    options[0].gpu->wire = options[0].gpu->pull_wire = Wire::kBfloat16;
+    options[0].gpu->wire = options[0].gpu->pull_wire = Wire::kBFloat16;
     const JobConfig config = can_register ? job(Mode::kSync, 2, 120) : job(Mode::kAsync, 2, 240);
     const Trained found = train_job(config, "mlp", options, test::wide_digits());
     CHECK(found.accuracy > 0.85);
@@ -215,7 +215,7 @@ TEST_CASE("gpu training: a step is two launches, or four where the driver record
 
 // With the same kernels: another GPU, or a CPU instead of a GPU, rounds differently.
 TEST_CASE("gpu training: in sync mode two runs give the same bits, with or without GPUs, for each transfer dtype") {
-  for (const Wire wire : {Wire::kFloat32, Wire::kBfloat16}) {
+  for (const Wire wire : {Wire::kFloat32, Wire::kBFloat16}) {
     Box box;
     std::vector<std::uint64_t> digests;
     for (int run = 0; run < 2; ++run)

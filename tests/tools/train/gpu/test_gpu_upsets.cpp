@@ -209,7 +209,7 @@ TEST_CASE(
   for (const Case& one : {Case{Wire::kFloat32, true, false},
                           {Wire::kFloat32, false, false},
                           {Wire::kFloat32, true, true},
-                          {Wire::kBfloat16, true, false}}) {
+                          {Wire::kBFloat16, true, false}}) {
     const Wire wire = one.wire;
     const bool is_gate_in_graph = one.is_gate_in_graph, is_told_to_stop = one.is_told_to_stop;
     CAPTURE(is_gate_in_graph);
