@@ -72,19 +72,19 @@ struct PartInfo {
 
 // A variable of the job.
 struct VariableInfo {
-  std::string name;                            // as it was declared
-  DType dtype = DType::kFloat32;               // type of its elements
-  std::vector<std::uint64_t> shape;            // extents; empty: a scalar
-  UpdateRule rule = UpdateRule::kSgd;          // how a push changes it
-  Layout layout = Layout::kVersioned;          // how it is stored
+  std::string name;                          // as it was declared
+  DType dtype = DType::kFloat32;             // type of its elements
+  std::vector<std::uint64_t> shape;          // extents; empty: a scalar
+  UpdateRule rule = UpdateRule::kSgd;        // how a push changes it
+  Layout layout = Layout::kVersioned;        // how it is stored
   float lr_scale = 1.0F, regularize = 0.0F;  // factors of the job's learning rate, and of its l2, l1 and weight_decay
-  std::uint64_t element_count = 0;             // product of the extents
-  std::uint64_t bytes = 0;                     // size of the values alone
-  std::uint64_t updates = 0;                   // average number of pushes per chunk or block
-  std::vector<std::string> slots;              // names of the optimizer slots
-  std::size_t row_slots = 0;                   // how many of `slots`, the last ones, belong to rows instead of elements
-  std::vector<PartInfo> parts;                 // at least one
-  bool initialised = false;                    // whether it has its initial values
+  std::uint64_t element_count = 0;           // product of the extents
+  std::uint64_t bytes = 0;                   // size of the values alone
+  std::uint64_t updates = 0;                 // average number of pushes per chunk or block
+  std::vector<std::string> slots;            // names of the optimizer slots
+  std::size_t row_slots = 0;                 // how many of `slots`, the last ones, belong to rows instead of elements
+  std::vector<PartInfo> parts;               // at least one
+  bool initialised = false;                  // whether it has its initial values
 };
 
 // A table by key.

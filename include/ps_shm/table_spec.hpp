@@ -50,7 +50,7 @@ struct TableSpec {
   float initial_range = 0.05F;
   std::uint64_t seed = 0;   // of the initial values
   float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this table; 0: they do not apply
-  float lr_scale = 1.0F;  // multiplies the job's learning rate for this table
+  float lr_scale = 1.0F;    // multiplies the job's learning rate for this table
 };
 
 // A copy of a row.

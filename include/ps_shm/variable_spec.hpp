@@ -30,7 +30,7 @@ struct VariableSpec {
   DType dtype = DType::kFloat32;
   std::optional<Layout> layout{};  // unset: JobConfig::layout; versioned for types that take no gradients
   float regularize = 0.0F;  // multiplies the job's l2, l1 and weight_decay for this variable; 0: they do not apply
-  float lr_scale = 1.0F;  // multiplies the job's learning rate for this variable
+  float lr_scale = 1.0F;    // multiplies the job's learning rate for this variable
 
   // The number of elements: the product of the extents, 1 for a scalar.
   std::uint64_t element_count() const noexcept;

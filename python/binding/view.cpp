@@ -282,7 +282,8 @@ forked child.)");
       .def_prop_ro(
           "live", [](const ViewHandle& self) { return live_dict(info(self).live); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale_limit and "
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, "
+          "stale_limit and "
           "workers.")
       .def_prop_ro(
           "guest_ticket", [](const ViewHandle& self) { return info(self).guest_ticket; },

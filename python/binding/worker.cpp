@@ -117,7 +117,8 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
       .def_prop_ro(
           "live", [](const WorkerHandle& self) { return self.rank->check(), live_dict(self.use().live()); },
           nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale_limit and "
+          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, "
+          "stale_limit and "
           "workers. This worker applies a change of them from its next step on.")
       .def(
           "set",

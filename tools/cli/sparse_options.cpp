@@ -161,9 +161,9 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
                             to_string(job.mode), training.model));
   if (optimizer.ema > 0) throw Error(fmt::format("--ema: model {} keeps no averages; leave it out", training.model));
   if (optimizer.lr_staleness)
-    throw Error(
-        fmt::format("--lr-staleness: the rows of model {} have no staleness; leave it out, or limit it with --stale-limit",
-                    training.model));
+    throw Error(fmt::format(
+        "--lr-staleness: the rows of model {} have no staleness; leave it out, or limit it with --stale-limit",
+        training.model));
   if (optimizer.weight_decay)
     throw Error(fmt::format("--weight-decay: not used by model {}; use --l2 instead", training.model));
   const update::Traits& traits = update::traits_of(optimizer.rule);
