@@ -182,7 +182,7 @@ Settings<JobConfig> make_job_settings() {
       {"quorum", whole(&J::quorum, 0, kMaxWorkers), kJob, kBoth,
        "sync: number of gradients that complete a step; 0: one from each live "
        "worker", {.common = kPs}},
-      {"stale-limit", whole(&J::stale_limit, 0, std::uint64_t{1} << 40), kJob, kBoth,
+      {"stale-limit", whole(&J::stale_limit, 0, kAny), kJob, kBoth,
        "async, ssp: drops a step whose gradient was computed from values that are so many global steps of other workers "
        "old, or more; 0: no limit", {.unit = "steps"}},
       {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,

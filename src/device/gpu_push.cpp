@@ -265,8 +265,9 @@ void GpuLink::Push::start() {
   // A limit on the norm needs the complete gradients before the first one is added, and a limit on the age the decision.
   const LiveSettings& live = link_.worker.live();
   for (const Native& one : native_) one.state->follow(live);  // a decay that has been switched on is no sum
-  adds_natively_ = !added_.empty() && live.clip_norm == 0 && live.stale_limit == 0 &&
-                   std::all_of(native_.begin(), native_.end(), [](const Native& one) { return one.state->adds_in_place(); });
+  adds_natively_ =
+      !added_.empty() && live.clip_norm == 0 && live.stale_limit == 0 &&
+      std::all_of(native_.begin(), native_.end(), [](const Native& one) { return one.state->adds_in_place(); });
   for (const auto& source : sources_) source->begin(adds_natively_);
   if (adds_natively_) start_native();
   send(adds_natively_ ? sent_without_native_ : sent_.size(), nullptr);
@@ -307,7 +308,7 @@ void GpuLink::Push::start_native() {
   const float rate = link_.worker.learning_rate();
   for (const Native& one : native_) {
     link_.check(link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count,
-                                         one.state->is_sum ? 1.0F : -rate * one.state->settings.rate_scale,
+                                         one.state->is_sum ? 1.0F : -rate * one.state->settings.lr_scale,
                                          one.state->settings.clip_value, link_.strategy.wide_adds, link_.stream->get()),
                 "add a gradient");
   }

@@ -1,4 +1,4 @@
-// The age limit of modes async and ssp (`stale`): which steps it drops, and that a dropped step changes nothing.
+// The age limit of modes async and ssp (`stale-limit`): which steps it drops, and that a dropped step changes nothing.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -250,7 +250,7 @@ TEST_CASE("age limit: it can be set and cleared while the job runs, which is an 
 TEST_CASE("age limit: mode sync has none") {
   JobConfig config = settings(2, Mode::kSync);
   config.stale_limit = 4;
-  CHECK_THROWS_WITH_AS(check(config), doctest::Contains("`stale` needs `mode` async or ssp"), Error);
+  CHECK_THROWS_WITH_AS(check(config), doctest::Contains("`stale-limit` needs `mode` async or ssp"), Error);
   config.stale_limit = 0;
   Server server(config);
   CHECK_THROWS_AS(JobControl(config.job).change([](LiveSettings& live) { live.stale_limit = 1; }), Error);

@@ -140,7 +140,7 @@ TEST_CASE("watch: the overview shows the runtime settings that are in use, the m
   };
   CHECK(shown({.learning_rate = 0.1F, .momentum = 0.9F, .workers = 3}) == "async   lr 0.1");
   CHECK(shown({.mode = Mode::kSsp, .stale_limit = 3, .learning_rate = 0.012345F}) ==
-        "ssp   lr 0.01235   staleness 0   stale drop:3");
+        "ssp   lr 0.01235   staleness 0   stale-limit 3");
   CHECK(shown({.mode = Mode::kSync, .learning_rate = 1, .clip_norm = 1.5F}) ==
         "sync   lr 1   quorum: all   clip-norm 1.5");
   CHECK(shown({.mode = Mode::kSync, .quorum = 2}) == "sync   lr 0   quorum 2");
