@@ -182,7 +182,7 @@ class Messages(ProcessTest):
                                (("--mode sync needs --layout versioned",), ("--mode", "sync", "--layout", "inplace")),
                                (("--staleness is the bound of mode ssp",), ("--staleness", "2")),
                                (("--stale-limit needs --mode async or ssp",), ("--mode", "sync", "--stale-limit", "3")),
-                               (("--stale-limit: 'old' is not a number",), ("--stale-limit", "old")),
+                               (("--stale-limit: 'old' is not an integer",), ("--stale-limit", "old")),
                                (("--stale-limit must be at least 0",), ("--stale-limit", "-1")),
                                (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
             with self.subTest(options):

@@ -194,7 +194,7 @@ def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
         server.set(stale_limit=0)
         assert late_step() == 4  # a change takes effect with the next step
         assert late_step() == 7 and slow.live["stale_limit"] == "0"
-        with pytest.raises(ps_shm.Error, match="is not a number"):
+        with pytest.raises(ps_shm.Error, match="is not an integer"):
             server.set(stale_limit="scale")
 
 
