@@ -164,7 +164,7 @@ class Inspector(ProcessTest):
 
     def test_what_cannot_be_set_is_refused_with_what_can(self):
         ps = self.start_ps()
-        for change, words in (("seed=2", ("'seed' cannot be set", "workers, mode, staleness, quorum, stale, lr, momentum, beta1, clip-norm")),
+        for change, words in (("seed=2", ("'seed' cannot be set", "workers, mode, staleness, quorum, stale-limit, lr, momentum, beta1, clip-norm")),
                               ("mode=fast", ("unknown mode 'fast'", "async|ssp|sync")), ("staleness=x", ("'x'",))):
             with self.subTest(change):
                 self.assert_fails(2, run("inspect_shm", "set", "--job", self.job, change), *words)
