@@ -117,16 +117,18 @@ def test_who_leads_after_another_one_gives_the_factors_of_its_groups(job):
         opts[1].close()
 
 
-def test_a_process_that_only_joins_leaves_the_rate_as_it_is(job):
+def test_a_process_that_only_joins_leaves_the_rate_and_the_decay_as_they_are(job):
     model = small_model()
-    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, weight_decay=0.5) as opt:
+        opt.param_groups[0]["weight_decay"] = 0.25
         train(model, opt, 1)
         kept = opt.state_dict()
-    with ps_shm.Server(job, lr=0.1) as server:
+    with ps_shm.Server(job, lr=0.1, l2=0.5) as server:
         server.set(lr=0.001)
         with ps_shm.torch.Optimizer(model, job, create=True, rank=0, restore=kept) as opt:
             train(model, opt, 1)
             assert opt.param_groups[0]["lr"] == pytest.approx(0.001) and float(opt.worker.live["lr"]) == pytest.approx(0.001)
+            assert opt.param_groups[0]["weight_decay"] == 0.5 and opt.worker.variable("0.weight").regularize == 1
 
 
 def test_ctrl_c_in_a_step_is_made_up_for_by_the_next(job):

@@ -411,6 +411,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # Takes over the values that schedulers store in the groups, and the learning rates, which a job of others has already.
     def _take_groups(self, state_dict: dict[str, Any], has_made_job: bool = True) -> None:
         self._require_groups(state_dict)
-        fixed = {"params", "optimizer", "mode"} | (set() if has_made_job else {"lr", "momentum", "betas"})
+        fixed = {"params", "optimizer", "mode"} | (set() if has_made_job else {"lr", "weight_decay", "momentum", "betas"})
         for group, kept in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in kept.items() if key not in fixed})
