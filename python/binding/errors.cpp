@@ -108,7 +108,7 @@ of failure it is. Arrays that do not fit raise TypeError or ValueError instead.)
   classes.missing =
       make(module, "NotFound",
            "There is no job, variable, table, tensor, checkpoint or file of that name. It is also a KeyError. The text "
-           "lists the names that there are, if these are few kinds of things. `code` is NOT_FOUND.",
+           "lists the names that there are, 20 of them at most. `code` is NOT_FOUND.",
            nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_KeyError)), ErrorCode::kNotFound, text);
   classes.gone = make(module, "PublisherGone",
                       "A subscriber waits for a newer generation, and the publication has no live publisher. Reading "

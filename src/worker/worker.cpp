@@ -123,7 +123,9 @@ void Worker::set_factors(const Variable& variable, float lr_scale, float regular
   const update::Traits& traits = update::traits_of(state.settings.rule);
   if (traits.is_sum || traits.reads_by_rate)
     throw Error(fmt::format("variable '{}': its update rule is {}, whose factors are fixed", state.name, traits.name));
-  for (VariablePart& part : state.parts) part.record.factors.store_relaxed(shm::word_of(factors));
+  // The first part last, which shows what is in force: who sets them again after a kill in between finds the old ones.
+  for (std::size_t part = state.parts.size(); part-- > 0;)
+    state.parts[part].record.factors.store_relaxed(shm::word_of(factors));
 }
 
 LiveSettings Worker::live() const { return shm::read_live(owned().job).settings; }

@@ -80,6 +80,7 @@
 //   FreeBufferShm  "in flight": the next owner of the rank recovers it (free_buffers.hpp)
 //   SnapshotPointShm  a snapshot point that is not open yet: a push that waits for it opens it (snapshot_point.hpp)
 //   `pushing`      a push that nobody waits for any more; the next owner of the rank clears it
+//   `factors`      parts of a variable that a setter has not reached have the old ones until it is set again
 //   BarrierEntryShm  `published` is stored after the gradient: the gradient counts, or it does not (barrier.hpp)
 //   LiveShm        the version still names the previous record: the change has not happened
 //   EventShm       "building" or an old ticket: that event is missing; events are diagnostic only
