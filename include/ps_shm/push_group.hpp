@@ -1,4 +1,5 @@
-// Several pushes of a worker (ps_shm/worker.hpp) that snapshots contain together.
+/// @file
+/// Several pushes of a worker (ps_shm/worker.hpp) that snapshots contain together.
 #pragma once
 
 #include <memory>
@@ -9,15 +10,16 @@ namespace PS_SHM_API ps_shm {
 
 class Worker;
 
-// Groups pushes (Worker::group_pushes()): pushes made during its lifetime are atomic for snapshots, which contain all
-// of them or none. Snapshots wait for the group, so it should be destroyed soon, and before step(). Mode sync does not
-// need it, because the pushes of a step belong together.
-//
-//   {
-//     const ps_shm::PushGroup group = worker.group_pushes();
-//     worker.push(weights, weight_gradient);
-//     worker.push_rows(table, ids, row_gradients);
-//   }
+/// Groups pushes (Worker::group_pushes()): pushes made during its lifetime are atomic for snapshots, which contain all
+/// of them or none. Snapshots wait for the group, so it should be destroyed soon, and before step(). Mode sync does not
+/// need it, because the pushes of a step belong together.
+/// @code
+///   {
+///     const ps_shm::PushGroup group = worker.group_pushes();
+///     worker.push(weights, weight_gradient);
+///     worker.push_rows(table, ids, row_gradients);
+///   }
+/// @endcode
 class PushGroup {
  public:
   ~PushGroup();
