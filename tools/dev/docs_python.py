@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the reference of the Python package for Doxygen, from the docstrings of the built package.
+"""Writes the reference of the Python package with pdoc, from the docstrings of the built package.
 
-For each public module there is a file of FOLDER/python with its classes and functions, without code, and the docstrings
-as comments of Doxygen. Needs a Python that can import ps_shm; ps_shm.torch is left out where there is no PyTorch.
+pdoc reads signatures and docstrings of Python. nanobind writes a signature as the first line of a docstring, from where
+it is taken here; and a class shows what it has from the extension as its own. Needs a Python that can import ps_shm and
+pdoc; ps_shm.torch is left out where there is no PyTorch.
 
-    tools/dev/docs_python.py FOLDER      writes the files
+    tools/dev/docs_python.py FOLDER      writes HTML pages
     tools/dev/docs_python.py --check     prints public names and parameters that no docstring describes
 """
-import ast
 import builtins
 import importlib
 import inspect
@@ -16,47 +16,77 @@ import re
 import sys
 import textwrap
 
+import pdoc
 import ps_shm
 
-MODULES = ("ps_shm", "ps_shm.checkpoint", "ps_shm.torch")
+SECTIONS = "Args|Raises|Attributes|Progress"
+# The first line of a docstring that nanobind has made: of a function, or of a property.
+SIGNATURE = re.compile(r"(?:\w+)?(\(.*\)(?: -> .*)?)(?:\n\n|$)")
+MODULES = {}
+for name in ("ps_shm", "ps_shm.checkpoint", "ps_shm.torch"):
+    try:
+        MODULES[name] = importlib.import_module(name)
+    except ImportError as error:
+        print(f"{name} is left out: {error}", file=sys.stderr)
+CLASSES = "|".join(name for module in MODULES.values() for name in module.__all__ if name[0].isupper())
+# A class of ps_shm, or something of one, in the page of another module.
+OTHERS = re.compile(rf"<code>((?:{'|'.join(ps_shm.__all__)})(?:\.\w+)?)(?:\(\))?</code>(?!</a>)")
 
 
-def modules():
-    for name in MODULES:
-        try:
-            yield importlib.import_module(name)
-        except ImportError as error:
-            print(f"{name} is left out: {error}", file=sys.stderr)
+class Written(str):
+    """A type as it is written in a signature, without quotes."""
+
+    __repr__ = str.__str__
 
 
-def signature_of(name, function):
-    """As in a definition, without the packages of types."""
-    function = inspect.unwrap(function)  # as `closed_at_exit` wraps constructors
-    if inspect.isfunction(function):
-        text = name + str(inspect.signature(function))
-    else:  # nanobind's, which begins its docstring with it
-        text = inspect.getdoc(function).split("\n")[0]
-    text = text.replace("NoneType", "None")
-    return re.sub(r"\b([a-z_]\w*\.)+(?=[A-Z])", "", text)
+def described(module):
+    """pdoc's description of a module, with what the extension defines."""
+    module = pdoc.doc.Module(module)
+    for member in module.members.values():
+        if member.kind == "class":
+            member.decorators = []
+            for inner in list(member.members.values()):
+                is_ours = inner.taken_from[0].startswith("ps_shm")
+                if not is_ours or inner.name == "__init__" and not is_constructor(inner.obj):
+                    del member.members[inner.name]
+                    continue
+                inner.taken_from = (member.modulename, inner.qualname)
+                take_signature(inner)
+        else:
+            take_signature(member)
+    return module
 
 
-def doc_of(name, thing):
-    text = inspect.getdoc(thing) or ""
-    if text.startswith(f"{name}("):
-        text = text.partition("\n\n")[2]
-    return text
+def is_constructor(function):
+    """Whether programs construct objects by it."""
+    return inspect.isfunction(function) or type(function).__name__ == "nb_method"
 
 
-def escaped(text):
-    parts = re.split(r"(`[^`]*`)", text)
-    return "".join(part if i % 2 else re.sub(r"([@\\<>#%*])", r"\\\1", part) for i, part in enumerate(parts))
+def take_signature(member):
+    found = SIGNATURE.match(member.docstring)
+    if member.name == "__init__" and not member.obj.__doc__:
+        member.docstring = ""  # not that of a base class
+    if not found:
+        return
+    text = re.sub(r"\b([a-z_]\w*\.)+(?=[A-Z])", "", found[1].replace("NoneType", "None"))  # types without packages
+    made = {}
+    exec(f"from __future__ import annotations\ndef of{text}: ...", vars(ps_shm) | {"ps_shm": ps_shm}, made)
+    signature = inspect.signature(made["of"])
+    returned = Written(signature.return_annotation)
+    if member.kind == "function":
+        parameters = [one if one.annotation is one.empty else one.replace(annotation=Written(one.annotation))
+                      for one in signature.parameters.values()]
+        member.signature = pdoc.doc._PrettySignature(parameters, return_annotation=returned)
+    else:
+        member.annotation = returned
+    member.docstring = member.docstring[found.end():]
 
 
 def sections(text):
     """{title: lines}: the text before the first section has the title ''."""
     found, title = {"": []}, ""
     for line in text.split("\n"):
-        label = re.match(r"(Args|Raises|Attributes|Progress):(?: (.*))?$", line)
+        label = re.match(rf"({SECTIONS}):(?: (.*))?$", line)
         if label:
             title = label[1]
             found[title] = [label[2]] if label[2] else []
@@ -79,157 +109,97 @@ def entries(lines):
     return found
 
 
+def escaped(text):
+    """Prose as Markdown; calls and classes of the package are code, so that pdoc links them."""
+    parts = re.split(r"(`[^`]*`)", text)
+    for i in range(0, len(parts), 2):
+        text = re.sub(r"([\\*<>#\[])", r"\\\1", parts[i])
+        parts[i] = re.sub(rf"(?<![\w.])(\w+\(\)|(?:{CLASSES})\b(?:\.\w+(?:\(\))?)?(?!\())", r"`\1`", text)
+    return "".join(parts)
+
+
+def listed(found, mark):
+    return "\n".join(f"- {', '.join(mark + name + mark for name in names.split(', '))}: {escaped(text)}" if names
+                     else f"\n{escaped(text)}\n" for names, text in found)
+
+
 def prose(lines):
     """The paragraphs of a text: indented ones are code, and aligned ones stay as they are."""
     blocks = re.split(r"\n\n(?!    )|(?<!\n)\n\n(?=    )(?<=[^ ]\n\n)", "\n".join(lines).strip("\n"))
     for block in filter(None, blocks):
         first, *rest = block.split("\n")
         if block.startswith("    "):
-            yield f"@code{{.py}}\n{textwrap.dedent(block)}\n@endcode"
+            yield f"```python\n{textwrap.dedent(block)}\n```"
         elif re.search(r"\S {3,}\S", first):
-            yield f"@code{{.unparsed}}\n{block}\n@endcode"
+            yield f"```text\n{block}\n```"
         elif rest and all(line.startswith("    ") for line in rest):
             yield escaped(first)
-            yield "\n".join(f"- {name}: {escaped(text)}" for name, text in entries(rest))
+            yield listed(entries(rest), "`")
         else:
             yield escaped(block)
 
 
-def details(parts, arguments, keyword):
-    keywords = []
-    for names, text in entries(parts.get("Args", [])):
-        if not names:
-            yield escaped(text)
-        elif set(names.split(", ")) <= arguments:
-            yield f"@param {names.replace(', ', ',')} {escaped(text)}"
-        else:
-            keywords.append(f"  - `{names}`: {escaped(text)}")
-    if keywords:
-        yield "\n".join([f"@param {keyword} by name:", *keywords])
-    for names, text in entries(parts.get("Raises", [])):
-        yield from (f"@throws {name} {escaped(text)}" for name in names.split(", ")) if names else [escaped(text)]
-    if "Progress" in parts:
-        yield "@progress " + escaped(" ".join(parts["Progress"]))
+def markdown(text):
+    parts = sections(text)
+    blocks = list(prose(parts.pop("")))
+    for title, lines in parts.items():
+        blocks.append(f"**{title}:**" + (" " + escaped(" ".join(lines)) if title == "Progress" else ""))
+        if title != "Progress":
+            blocks.append(listed(entries(lines), "`" if title == "Raises" else "**"))
+    return "\n\n".join(blocks)
 
 
-def comment(indent, blocks):
-    lines = "\n\n".join(blocks).split("\n")
-    return "".join(f"{indent}{'##' if i == 0 else '#'} {line}".rstrip() + "\n" for i, line in enumerate(lines))
+def members(module):
+    """(name, description, docstring of the class or '') of all that the module offers."""
+    for name, member in module.members.items():
+        if name != "__version__":
+            yield name, member, ""
+        for inner, one in member.members.items() if member.kind == "class" else ():
+            if not inner.startswith("_") or inner == "__init__":
+                yield f"{name}.{inner}", one, member.docstring
 
 
-def function(indent, name, text, parts):
-    """A function without types, which its comment shows as Python writes them."""
-    definition = ast.parse(f"def {text}: ...").body[0]
-    definition.returns = None
-    definition.args.args += definition.args.kwonlyargs  # Doxygen knows no `*` between them
-    definition.args.defaults += definition.args.kw_defaults
-    definition.args.kwonlyargs, definition.args.kw_defaults = [], []
-    arguments = [one for one in ast.walk(definition) if isinstance(one, ast.arg)]
-    for one in arguments:
-        one.annotation = None
-    keyword = definition.args.kwarg and definition.args.kwarg.arg
-    first, *rest = prose(parts[""])
-    rest += details(parts, {one.arg for one in arguments}, keyword)
-    lines = comment(indent, [first, f"@code{{.py}}\n{text}\n@endcode", *rest])
-    return f"{lines}{indent}{ast.unparse(definition).splitlines()[0]}\n{indent}    pass\n\n"
+def faults(module):
+    for name, member, around in members(module):
+        place = f"{module.modulename}.{name}"
+        text = member.docstring if not name.endswith(".__init__") else around
+        if not text and not re.search(rf"\b{name.split('.')[-1]}\b", around):
+            yield f"{place} has no docstring"
+        elif member.kind == "function":
+            for one in member.signature.parameters:
+                if one not in ("self", "cls") and not re.search(rf"\b{one}\b", text):
+                    yield f"{place}: the docstring does not describe the parameter {one}"
+            if not re.search(r"\b[Rr]aises?\b", text + around):
+                yield f"{place}: the docstring does not say what it raises"
+            raised = [names for names, _ in entries(sections(text).get("Raises", [])) if names]
+            for one in ", ".join(raised).split(", "):
+                if one and not hasattr(builtins, one) and not hasattr(ps_shm, one):
+                    yield f"{place} raises {one}, which does not exist"
 
 
-def members(kind):
-    """(name, attribute) of what the package itself defines in a class and its bases."""
-    for name in sorted(dir(kind)):
-        owner = next((base for base in kind.__mro__ if name in base.__dict__), object)
-        if not name.startswith("_") and owner.__module__.startswith("ps_shm"):
-            found = inspect.getattr_static(kind, name)
-            yield name, found.__func__ if isinstance(found, classmethod) else found
-
-
-def constructor(kind):
-    """Its signature; None if programs do not construct objects of this class."""
-    function = next(base.__dict__["__init__"] for base in kind.__mro__ if "__init__" in base.__dict__)
-    is_python = inspect.isfunction(function) and function.__module__.startswith("ps_shm")
-    if is_python or type(function).__name__ == "nb_method":
-        return signature_of("__init__", function)
-    return None
-
-
-def class_text(name, kind):
-    parts = sections(doc_of(name, kind))
-    text = comment("", prose(parts[""])) + f"class {name}:\n"
-    if constructor(kind):
-        text += function("    ", "__init__", constructor(kind), {**parts, "": [f"Creates the object: {name}(...)."]})
-    for attribute, description in entries(parts.get("Attributes", [])):
-        text += comment("    ", [escaped(description)]) + f"    {attribute} = property()\n\n"
-    for attribute, value in members(kind):
-        inner = sections(doc_of(attribute, value))
-        if callable(value):
-            text += function("    ", attribute, signature_of(attribute, value), inner)
-        elif isinstance(value, property):
-            text += comment("    ", prose(inner[""])) + f"    {attribute} = property()\n\n"
-    return text + "    pass\n\n"
-
-
-def module_text(module):
-    text = comment("", [f"@package python.{module.__name__}", *prose(sections(inspect.getdoc(module))[""])]) + "\n"
-    for name in module.__all__:
-        thing = getattr(module, name)
-        if inspect.isclass(thing):
-            text += class_text(name, thing)
-        elif inspect.isroutine(thing):
-            text += function("", name, signature_of(name, thing), sections(doc_of(name, thing)))
-    return text
-
-
-def public(module):
-    """(name, signature or None, docstring, docstring of the class or '') of all that the module offers."""
-    for name in module.__all__:
-        thing = getattr(module, name)
-        if inspect.isclass(thing):
-            text = doc_of(name, thing)
-            yield name, constructor(thing), text, ""
-            for inner, attribute in members(thing):
-                if callable(attribute):
-                    yield f"{name}.{inner}", signature_of(inner, attribute), doc_of(inner, attribute), text
-                elif isinstance(attribute, property):
-                    yield f"{name}.{inner}", None, doc_of(inner, attribute), text
-                else:  # a value, which has no docstring of its own
-                    yield f"{name}.{inner}", None, re.search(rf"\b{inner}\b", text), text
-        elif inspect.isroutine(thing):
-            yield name, signature_of(name, thing), doc_of(name, thing), ""
-        elif inspect.ismodule(thing):
-            yield name, None, inspect.getdoc(thing), ""
-
-
-def faults():
-    for module in modules():
-        for name, signature, text, around in public(module):
-            place = f"{module.__name__}.{name}"
-            if not text:
-                yield f"{place} has no docstring"
-            elif signature:
-                definition = ast.parse(f"def {signature}: ...")
-                for one in [node.arg for node in ast.walk(definition) if isinstance(node, ast.arg)]:
-                    if one not in ("self", "cls") and not re.search(rf"\b{one}\b", text):
-                        yield f"{place}: the docstring does not describe the parameter {one}"
-                if not re.search(r"\b[Rr]aises?\b", text + around):
-                    yield f"{place}: the docstring does not say what it raises"
-                raised = [names for names, _ in entries(sections(text).get("Raises", [])) if names]
-                for one in ", ".join(raised).split(", "):
-                    if one and not hasattr(builtins, one) and not hasattr(ps_shm, one):
-                        yield f"{place} raises {one}, which does not exist"
+def write(modules, folder):
+    pdoc.render.configure(docformat="markdown", show_source=False, footer_text="ps-shm")
+    for module in modules.values():
+        for _, member, _ in [("", module, ""), *members(module)]:
+            member.docstring = markdown(member.docstring)
+    for name, module in modules.items():
+        path = folder.joinpath(*name.split(".")).with_suffix(".html")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = pdoc.render.html_module(module, modules)
+        if name != "ps_shm":
+            text = OTHERS.sub(lambda found: f'<a href="../ps_shm.html#{found[1]}">{found[0]}</a>', text)
+        path.write_text(text)
+    (folder / "index.html").write_text(pdoc.render.html_index(modules))
+    (folder / "search.js").write_text(pdoc.render.search_index(modules))
 
 
 def main():
+    modules = {name: described(module) for name, module in MODULES.items()}
     if sys.argv[1] == "--check":
-        found = list(faults())
+        found = [fault for module in modules.values() for fault in faults(module)]
         print("\n".join(found))
         return bool(found)
-    folder = pathlib.Path(sys.argv[1], "python")
-    for module in modules():
-        path = folder.joinpath(*module.__name__.split(".")) / "__init__.py"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(module_text(module))
-    text = comment("", ["@package python", "The Python package: what `import ps_shm` gives."])
-    (folder / "__init__.py").write_text(text)
+    write(modules, pathlib.Path(sys.argv[1]))
 
 
 if __name__ == "__main__":
