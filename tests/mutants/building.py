@@ -212,7 +212,7 @@ class Builder:
 
     def try_source(self, mutant, broken):
         """As find_failure(), with this text in the place of the mutant's source."""
-        (self.tree / mutant.file).write_text(broken if mutant.file.endswith(".py") else QUIET + broken)
+        (self.tree / mutant.file).write_text(QUIET + broken)
         try:
             return self.find_failure(mutant.tests)
         finally:
@@ -224,6 +224,16 @@ class Builder:
             if why := self.make_library(pathlib.Path(mutant.file), broken, pathlib.Path(made)):
                 return None, why
             return self.find_failure(mutant.tests, {"LD_LIBRARY_PATH": made})
+
+    def try_package(self, mutant, broken):
+        """The same of a file of the Python package, beside links to what was built of the others."""
+        with tempfile.TemporaryDirectory() as made:
+            shutil.copytree(self.folder / "python/ps_shm", f"{made}/ps_shm", copy_function=os.symlink,
+                            ignore=shutil.ignore_patterns("*.p", "__pycache__"))
+            file = pathlib.Path(made, mutant.file.removeprefix("python/"))
+            file.unlink()
+            file.write_text(broken)
+            return self.find_failure(mutant.tests, {"PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1"})
 
     def make_library(self, kernel, broken, into):
         """The kernels' library for the CPU, with this one broken; None, or the compiler's errors."""

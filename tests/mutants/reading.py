@@ -28,6 +28,10 @@ class Mutant:
     def is_of_kernel(self):
         return self.file.startswith("kernels/")
 
+    @property
+    def is_of_package(self):
+        return self.file.startswith("python/ps_shm/")
+
 
 def read_mutants():
     names = set()

@@ -4,7 +4,8 @@
     tests/mutants/run.py                        all mutants; some seconds each, minutes where a header is broken
     tests/mutants/run.py --sample 5 --seed 1    five random ones
     tests/mutants/run.py --only PART...         those whose names contain one of these
-    tests/mutants/run.py --build build/test     only kernels, by the tests of that build folder, which stays as it is
+    tests/mutants/run.py --build build/test     only kernels and the Python package, by the tests of that build folder,
+                                                which stays as it is
     tests/mutants/run.py --list                 lists them
     tests/mutants/run.py --check                only whether each still fits the code and the tests; some seconds
 
@@ -24,9 +25,10 @@ A line "@@" separates two changes.
 
 A mutant is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a
 copy of build/test, where that is there. Only what its tests need is built there, and it is an error if that does not
-compile the mutant's file. A kernel's tests run on the CPU, with a library of its own. The first test that fails, or does
-not end in ten times its usual time, has noticed the mutant. Where the system allows it, each test has processes and a
-/dev/shm of its own, so that a hang leaves nothing behind.
+compile the mutant's file. A kernel's tests run on the CPU, with a library of its own; those of a file of the Python
+package with a package of its own, of links to what was built. The first test that fails, or does not end in ten times its
+usual time, has noticed the mutant. Where the system allows it, each test has processes and a /dev/shm of its own, so that
+a hang leaves nothing behind.
 Exits with 0 if every mutant is noticed, except those that have a reason to survive.
 """
 import argparse
@@ -49,7 +51,8 @@ def try_mutant(mutant, builder):
     broken, why = mutant.applied_to((builder.tree / mutant.file).read_text())
     if why:
         return f"does not fit: {why}", False
-    test, how = (builder.try_kernel if mutant.is_of_kernel else builder.try_source)(mutant, broken)
+    by = builder.try_kernel if mutant.is_of_kernel else builder.try_package if mutant.is_of_package else builder.try_source
+    test, how = by(mutant, broken)
     if test is not None:
         return f"noticed by {test.name}: {how}", not mutant.survives
     if how:
@@ -92,7 +95,7 @@ def parse_arguments():
     parser.add_argument("--list", action="store_true", help="what there is")
     parser.add_argument("--check", action="store_true", help="only whether each fits the code")
     parser.add_argument("--quick", action="store_true", help="only the first test of each")
-    parser.add_argument("--build", type=pathlib.Path, metavar="FOLDER", help="only kernels, by the tests in this folder")
+    parser.add_argument("--build", type=pathlib.Path, metavar="FOLDER", help="only kernels and Python, by the tests here")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="of the compiler")
     return parser.parse_args()
 
@@ -101,7 +104,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     options = parse_arguments()
     mutants = [mutant for mutant in read_mutants() if any(part in mutant.name for part in options.only)
-               and (mutant.is_of_kernel or not options.build)]
+               and (mutant.is_of_kernel or mutant.is_of_package or not options.build)]
     mutants.sort(key=lambda one: (one.file, one.name))
     if options.sample:
         print(f"a sample by seed {options.seed}")
