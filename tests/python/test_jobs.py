@@ -87,6 +87,11 @@ def test_ranks_come_from_the_launcher(job, monkeypatch):
                     assert worker.rank != 5
                 with ps_shm.Worker(rank=2) as worker:
                     assert worker.rank == 2
+        with monkeypatch.context() as patch:
+            patch.setenv("LOCAL_RANK", "-1")  # PyTorch's: a process without a rank
+            patch.setenv("RANK", "7")
+            with ps_shm.Worker() as worker:
+                assert worker.rank == 7
         monkeypatch.setenv("RANK", "two")
         with pytest.raises(ValueError, match="RANK: 'two' is not an integer"):
             ps_shm.Worker()

@@ -59,6 +59,8 @@ def test_options_of_a_keyed_embedding(job):
             rows.append(admitting.table.statistics().rows)
         assert rows[0] == 0 and rows[1] > 0
         assert "keyed=True, evict=lfu" in repr(admitting)
+        spread = ps_shm.torch.Embedding("spread", 64, 2, keyed=True, deviation=0.5, worker=worker)(torch.arange(5000))
+        assert spread.std().item() == pytest.approx(0.5, rel=0.03) and spread.abs().max() < 0.5 * 3**0.5 + 1e-6
         for cls in (ps_shm.torch.Embedding, ps_shm.torch.EmbeddingBag):
             half = cls(cls.__name__, 64, 8, keyed=True, rule="sgd", deviation=0, dtype=torch.bfloat16, worker=worker)
             rows = half(torch.arange(6).reshape(3, 2))

@@ -2,6 +2,8 @@
 import copy
 import pickle
 import threading
+import time
+import types
 
 import numpy as np
 import pytest
@@ -51,6 +53,10 @@ def test_models_that_a_job_cannot_take_are_refused(job):
         ps_shm.torch.Optimizer(torch.nn.Linear(2, 2, device="meta"), job, create=True)
     with pytest.raises(TypeError, match="no parameters"):
         ps_shm.torch.Optimizer(torch.nn.ReLU(), job, create=True)
+    tied = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    tied[1].weight = torch.nn.Parameter(tied[0].weight.data)
+    with pytest.raises(TypeError, match="'0.weight' and '1.weight' share memory; tie them as one Parameter"):
+        ps_shm.torch.Optimizer(tied, job, create=True)
     with pytest.raises(ValueError, match="go together"):
         ps_shm.torch.Optimizer(small_model(), job, create=True, push_every=4)
 
@@ -191,6 +197,8 @@ def test_a_group_may_have_no_rate_and_the_job_needs_none_if_all_have_one(job):
             opt.add_param_group({"params": model[1].parameters()})
     with pytest.raises(ValueError, match="a group has weight_decay=0.1, and the job weight_decay=0"):
         ps_shm.torch.Optimizer(model, job, create=True, weight_decay=0, params=[{"params": model.parameters(), "weight_decay": 0.1}])
+    with pytest.raises(ValueError, match="a group has lr=-0.1, and the job lr=0.1"):
+        ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=[{"params": model.parameters(), "lr": -0.1}])
 
 
 @pytest.mark.parametrize("policy", ["chief", "mean", "local"])
@@ -215,6 +223,9 @@ def test_buffers_follow_their_policy(job, policy):
         else:
             assert means == pytest.approx([(one + 3 * one) / 2] * 2)
             assert counts == [2, 2]
+        models[1](x)  # which changes buffers that nobody has pushed since
+        opts[1].pull()
+        assert (models[1].running_mean.tolist() == models[0].running_mean.tolist()) == (policy != "local")
         for opt in opts:
             opt.close()
 
@@ -246,9 +257,10 @@ def test_a_buffer_that_forward_puts_another_tensor_into_is_shared(job):
             opt.close()
 
 
-def test_a_mean_is_over_the_workers_that_there_are_whatever_the_job_expected(job):
+@pytest.mark.parametrize("expected", [1, 6])
+def test_a_mean_is_over_the_workers_that_there_are_whatever_the_job_expected(job, expected):
     models = [torch.nn.BatchNorm1d(2) for _ in range(4)]
-    with ps_shm.Server(job, workers=1, lr=0.0):
+    with ps_shm.Server(job, workers=expected, lr=0.0):
         opts = [ps_shm.torch.Optimizer(model, job, rank=rank, buffers="mean") for rank, model in enumerate(models)]
         for model, opt in zip(models, opts):
             opt._membership._looked = -1.0  # it looks for the others now
@@ -331,10 +343,14 @@ def test_elastic_averaging_moves_model_and_centre_towards_each_other(job):
         assert model.weight.tolist() == [[6, 6]]
         elastic.pull()
         assert model.weight.tolist() == [[2, 2]]
+    for alpha, every in ((0.0, 1), (1.0, 1), (0.5, 0)):
+        with pytest.raises(ValueError, match="alpha lies between 0 and 1, and every is at least 1"):
+            ps_shm.torch.Elastic(model, job, alpha=alpha, every=every, create=True)
 
 
 def test_a_subscriber_keeps_a_model_at_the_newest_weights(job):
     model, other = small_model(0), small_model(5)
+    other[0].weight = torch.nn.Parameter(other[0].weight.data.t().contiguous().t())  # not contiguous
     with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other) as subscriber:
         assert subscriber.update() is None
         assert publisher.publish(3) == 1
@@ -342,19 +358,23 @@ def test_a_subscriber_keeps_a_model_at_the_newest_weights(job):
         for a, b in zip(model.state_dict().values(), other.state_dict().values()):
             assert torch.equal(a, b)
         assert subscriber.update() is None
+        assert [reader.acknowledged for reader in publisher.readers()] == [1]
 
 
-def test_a_checkpoint_of_torch_is_given_to_the_job(job, tmp_path):
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_checkpoint_of_torch_is_given_to_the_job(job, tmp_path, mode):
     model, other = small_model(), small_model(3)
     torch.save(other.state_dict(), tmp_path / "model.pt")
-    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, momentum=0.9, optimizer="momentum", mode=mode) as opt:
         train(model, opt, 3)
+        assert all(slots["momentum_buffer"].any() for slots in opt.state_dict()["state"].values())
         model.load_state_dict(torch.load(tmp_path / "model.pt"))
         opt.assign()
         for name, values in ps_shm.View(job).state().items():
             np.testing.assert_array_equal(values, other.state_dict()[name].numpy())
         saved = opt.state_dict()
         assert saved["param_groups"][0]["lr"] == pytest.approx(0.1)
+        assert not any(slots["momentum_buffer"].any() for slots in saved["state"].values())
 
 
 def train_by_schedule(model, optimizer, scheduler, steps):
@@ -500,7 +520,7 @@ def test_a_subscriber_needs_a_model_like_the_published_one(job):
             ps_shm.torch.Subscriber(job, torch.nn.Sequential(*model, torch.nn.Linear(2, 1)))
 
 
-def test_a_subscriber_waits_for_the_next_publisher(job):
+def test_a_subscriber_waits_for_the_next_publisher(job, monkeypatch):
     model, other = small_model(0), small_model(5)
     publisher = ps_shm.torch.Publisher(job, model)
     publisher.publish()
@@ -511,9 +531,12 @@ def test_a_subscriber_waits_for_the_next_publisher(job):
             subscriber.update(wait=True)
         with pytest.raises(ps_shm.PublisherGone):
             subscriber.update(wait=True, wait_for_publisher=0.02)
-        found = []
+        found, waits = [], threading.Event()
+        clock = types.SimpleNamespace(monotonic=time.monotonic, sleep=lambda s: (waits.set(), threading.Event().wait(s)))
+        monkeypatch.setattr(ps_shm.torch._publication, "time", clock)
         reader = threading.Thread(target=lambda: found.append(subscriber.update(wait=True, wait_for_publisher=PATIENCE)))
         reader.start()
+        wait_until(lambda: waits.is_set() or not reader.is_alive(), "it waits for a publisher")
         with ps_shm.torch.Publisher(job, model) as successor:
             successor.publish()
             reader.join()

@@ -66,6 +66,24 @@ def test_rows_are_assigned_and_begin_by_an_initializer(job):
         ps_shm.torch.Embedding("k", 100, 4, keyed=True, initializer=torch.nn.init.zeros_)
 
 
+def test_rows_that_are_assigned_or_loaded_have_a_state_of_their_own_again(job):
+    embedding = ps_shm.torch.Embedding("t", 10, 4, rule="adagrad")
+    with ps_shm.torch.Optimizer(torch.nn.ModuleList([embedding, torch.nn.Linear(4, 1)]), job, create=True, lr=0.1) as opt:
+        def moved():
+            before = embedding.weight
+            embedding(torch.tensor([1, 2])).sum().backward()
+            opt.step()
+            return (before - embedding.weight)[1:3, 0].tolist()
+
+        first = moved()
+        assert moved()[0] < 0.9 * first[0]
+        embedding.assign(torch.zeros(1, 4), [1])
+        one, other = moved()
+        assert one == pytest.approx(first[0], rel=1e-4) and other < 0.9 * first[1]
+        embedding.load_state_dict(embedding.state_dict())
+        assert moved() == pytest.approx(first, rel=1e-4)
+
+
 @pytest.mark.parametrize("where", ["model", "groups"])
 def test_clipping_by_pytorch_takes_the_gradients_of_the_rows(job, where):
     plain, model = pair(padding_idx=0)
@@ -259,6 +277,15 @@ def test_zero_grad_drops_what_a_batch_gave_an_embedding(job):
         opt.step()
         changed = (embedding.variable.pull() != before).any(1)
         assert changed.nonzero()[0].tolist() == [5]
+
+
+def test_gradients_that_are_set_to_zero_make_no_row(job):
+    keyed = ps_shm.torch.Embedding("table", 64, 4, keyed=True)
+    with ps_shm.torch.Optimizer(torch.nn.Sequential(keyed, torch.nn.Linear(4, 1)), job, create=True, lr=0.1) as opt:
+        keyed(torch.tensor([3])).sum().backward()
+        opt.zero_grad(set_to_none=False)
+        opt.step()
+        assert keyed.table.statistics().made == 0
 
 
 @pytest.mark.parametrize("way", ["sum of two tables", "two losses", "a parameter of the same shape", "a sum of rows"])
@@ -473,8 +500,9 @@ def test_an_id_below_zero_is_shown_as_it_was_given(job):
         assert embedding(torch.empty(0, 3, dtype=torch.int64)).shape == (0, 3, 4)
 
 
-def test_the_padding_row_stays_zero(job):
-    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd", padding_idx=0)
+@pytest.mark.parametrize("padding", [0, -10])
+def test_the_padding_row_stays_zero(job, padding):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd", padding_idx=padding)
     with ps_shm.Server(job, lr=0.1), ps_shm.Worker(job) as worker:
         embedding.attach(worker)
         before = embedding.weight

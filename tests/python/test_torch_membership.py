@@ -92,7 +92,32 @@ def test_a_constructor_that_fails_leaves(job):
     with pytest.raises(ps_shm.Error) as of_maker:
         ps_shm.torch.Optimizer(model, job, create=True, workers=2, mode="sync")
     assert not segments(job)
-    del of_worker, of_maker  # until here their tracebacks keep objects alive
+    with pytest.raises(ps_shm.Error, match="rank") as of_rank:  # of a maker that cannot join its job
+        ps_shm.torch.Optimizer(small_model(), job, create=True, rank=99)
+    assert not segments(job)
+    del of_worker, of_maker, of_rank  # until here their tracebacks keep objects alive
+
+
+@pytest.mark.parametrize("workers, threads", [(1, 8), (3, 4), (5, 2), (16, 1)])
+def test_the_workers_of_a_new_job_share_the_cores(job, monkeypatch, workers, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
+    with ps_shm.torch.Optimizer(small_model(), job, create=True, workers=workers, threads=0) as opt:
+        assert opt.worker.settings["threads"] == str(threads)
+
+
+def train_beside(job):
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, prefix="child.") as opt:
+        train(model, opt, 1)
+
+
+def test_a_forked_child_joins_the_job_of_its_parent_by_itself(job):
+    with ps_shm.torch.Optimizer(small_model(), job, create=True, workers=2, lr=0.1):
+        child = multiprocessing.get_context("fork").Process(target=train_beside, args=(job,))
+        child.start()
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+        assert [w.state for w in ps_shm.View(job).workers()] == ["alive", "left"]
 
 
 def test_who_leads_after_another_one_gives_the_factors_of_its_groups(job):
@@ -114,6 +139,23 @@ def test_who_leads_after_another_one_gives_the_factors_of_its_groups(job):
             assert [group["lr"] for group in again.param_groups] == pytest.approx([0.1, 0.2])
             train(joined, again, 1)  # its groups ask for what is in force
             assert factor() == 2
+        opts[1].close()
+
+
+def test_who_leads_after_another_one_takes_back_what_its_groups_do_not_ask_for(job):
+    models = [small_model(), small_model()]
+    groups = lambda m: [{"params": m[0].parameters()}, {"params": m[3].parameters()}]
+    with ps_shm.Server(job, workers=2, lr=0.1):
+        opts = [ps_shm.torch.Optimizer(m, job, rank=r, params=groups(m)) for r, m in enumerate(models)]
+        worker = opts[1].worker
+        rates = lambda: [float(worker.live["lr"]) * worker.variable(name).lr_scale for name in ("0.weight", "3.weight")]
+        opts[0].param_groups[1]["lr"] = 0.05
+        train(models[0], opts[0], 1)
+        assert rates() == pytest.approx([0.1, 0.05])
+        opts[0].close()
+        opts[1].param_groups[0]["lr"] = 0.2  # the second group's has been 0.1 for this process
+        wait_until(lambda: train(models[1], opts[1], 1) and rates()[0] > 0.15, "the second worker gives its rates")
+        assert rates() == pytest.approx([0.2, 0.1])
         opts[1].close()
 
 

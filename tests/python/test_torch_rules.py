@@ -213,7 +213,8 @@ def test_models_that_are_not_ready_are_refused(job, wrong, says):
 
 
 @pytest.mark.parametrize("change", [lambda grad: torch.ones(1), lambda grad: grad.t().contiguous().t(), lambda grad: grad.to_sparse(),
-                                    lambda grad: grad[:1].expand_as(grad)], ids=["short", "transposed", "sparse", "expanded"])
+                                    lambda grad: grad[:1].expand_as(grad), torch._neg_view],
+                         ids=["short", "transposed", "sparse", "expanded", "negated"])
 def test_a_gradient_is_taken_from_its_memory_only_where_that_has_its_values(job, change):
     plain, model = torch.nn.Linear(3, 2, bias=False), torch.nn.Linear(3, 2, bias=False)
     model.load_state_dict(plain.state_dict())
