@@ -75,7 +75,7 @@ TrainedJob::TrainedJob(const Model& model, std::uint32_t workers)
   config.workers = workers;
   config.max_workers = 4;
   config.optimizer.learning_rate = 0.01F;
-  config.linger_seconds = 0;
+  config.linger = Seconds(0);
   start([&] {
     Server server(config);
     ++shared_.ready;

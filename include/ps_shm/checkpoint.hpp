@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "ps_shm/errors.hpp"
 #include "ps_shm/export.hpp"
 #include "ps_shm/types.hpp"
 #include "ps_shm/variable_spec.hpp"
@@ -42,7 +43,7 @@ struct CheckpointOptions {
   std::uint64_t max_file_bytes = 5'000'000'000;  ///< bytes of tensors per file; a larger tensor gets a file of its own
   std::optional<double> loss{};                  ///< training loss to note in the checkpoint
   std::string group{};                           ///< Unix group whose users' job it may be, as JobConfig::group
-  double wait_seconds = 60.0;                    ///< as SnapshotOptions::wait_seconds
+  WaitLimit wait = Seconds(60);                  ///< as SnapshotOptions::wait
   std::uint64_t at_step = 0;                     ///< as SnapshotOptions::at_step
   /// Polled while the snapshot waits for `at_step` and while files are written; if true, save() throws Interrupted.
   std::function<bool()> stop_requested{};

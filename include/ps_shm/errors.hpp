@@ -4,7 +4,9 @@
 /// kInvalidArgument. A function that is not noexcept may throw std::bad_alloc, even if its comment does not mention it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -81,8 +83,15 @@ class JobFinished : public Error {
   explicit JobFinished(const std::string& message) : Error(message, ErrorCode::kJobFinished) {}
 };
 
-/// A limit of time has passed: the caller's timeout, or the job's step_timeout_seconds. Each wait that has a limit
-/// throws this when it is over.
+/// A length of time in seconds. `10s` and `500ms` of std::chrono_literals convert to it, and `Seconds(0.5)` is one.
+using Seconds = std::chrono::duration<double>;
+
+/// How long a call waits at most. 0 or less: it does not wait; std::nullopt: there is no limit. Each wait that a caller
+/// or a job can limit has its limit in this form.
+using WaitLimit = std::optional<Seconds>;
+
+/// A limit of time has passed: the caller's, or the job's step_timeout. Each wait that has a limit throws this when it
+/// is over, unless its comment says otherwise.
 class Timeout : public Error {
  public:
   /// The code is kTimedOut, and `message` one line.

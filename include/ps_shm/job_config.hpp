@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "ps_shm/errors.hpp"
 #include "ps_shm/export.hpp"
 #include "ps_shm/optimizer.hpp"
 #include "ps_shm/types.hpp"
@@ -38,10 +39,10 @@ struct JobConfig {
   /// Random seed of initial values and data order, and of the hash by which tables by key place their rows; unset: 1,
   /// and a random hash.
   std::optional<std::uint64_t> seed;
-  double linger_seconds = 30.0;  ///< how long the ps stays when no worker is left
+  Seconds linger{30};  ///< how long the ps stays when no worker is left
   /// Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
-  /// of mode ssp and a barrier() throw Timeout. 0: no limit.
-  double step_timeout_seconds = 0.0;
+  /// of mode ssp and a barrier() throw Timeout. std::nullopt: no limit.
+  WaitLimit step_timeout;
   std::uint32_t tasks = 1;                       ///< number of ps tasks; each has one shard
   Placement placement = Placement::kRoundRobin;  ///< how variables are distributed over the shards
   std::uint32_t partitions = 0;  ///< placement partition: parts per variable; 0: as many as there are shards

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "ps_shm/bundle_spec.hpp"
+#include "ps_shm/errors.hpp"
 #include "ps_shm/export.hpp"
 #include "ps_shm/generation_writing.hpp"
 
@@ -36,14 +37,14 @@ struct PublisherOptions {
   std::string group{};  ///< Unix group whose users may subscribe or take the publication over; empty: only this user
   /// How long the constructor waits for the present publisher, or the users of an incompatible publication, to end or
   /// die.
-  double wait_seconds = 1.0;
+  WaitLimit wait = Seconds(1);
   /// Gives all records their memory in the constructor, mapped for this process. Otherwise each takes its memory when
   /// it is first written, which makes that generation several times as slow as the next one in the same record.
   bool populate = false;
   WritePlan plan{};          ///< with BundleSpec::writers: the slices of each writer, the same for all of them
   std::uint32_t writer = 0;  ///< with BundleSpec::writers: which writer this process is
   BusyPolicy busy = BusyPolicy::kReturn;   ///< what publish() does if all records are in use
-  double busy_seconds = 60.0;              ///< BusyPolicy::kWait: how long; then publish() returns std::nullopt
+  WaitLimit busy_wait = Seconds(60);       ///< BusyPolicy::kWait: how long; then publish() returns std::nullopt
   std::function<bool()> stop_requested{};  ///< polled while a call waits; if true, the call throws Interrupted
   /// Log callback: a line when a publication is taken over, and once a second while a call waits.
   std::function<void(const std::string&)> log{};
@@ -63,10 +64,10 @@ class Publisher {
   /// `writers` or slices is replaced if nobody uses it. With several writers, the first of them creates the
   /// publication, and a writer takes the place of a dead one of the same number.
   ///
-  /// @throws Error with kAlreadyExists if, after wait_seconds, it still has a publisher (or this writer), or differs in
+  /// @throws Error with kAlreadyExists if, after `wait`, it still has a publisher (or this writer), or differs in
   /// these and has users; kInvalidArgument if `spec` or the plan is invalid; kNoSpace if /dev/shm has no room for one
   /// generation (for all records with `populate`); kPermissionDenied if it is another user's; Interrupted.
-  /// @progress blocks on the present publisher, up to wait_seconds.
+  /// @progress blocks on the present publisher, up to `wait`.
   explicit Publisher(const BundleSpec& spec, const PublisherOptions& options = {});
 
   /// Ends the publication. Existing subscribers keep what they have, and can still read the last generation. The last
@@ -134,12 +135,12 @@ class Publisher {
   /// written its own and has a successor in time. Returns the generation's number, on all writers, when it is
   /// published. A generation never has slices of different steps.
   ///
-  /// @throws Timeout, which says who was missing, if the generation was not published within `timeout_seconds`: if this
+  /// @throws Timeout, which says who was missing, if the generation was not published within `timeout`: if this
   /// writer has written its slices by then, it still may be published later; Interrupted; Error with kInvalidState if
   /// the publication has one publisher; if `write` leaves out a slice; with kNoSpace, on the leader, if /dev/shm is
   /// full; and whatever `write` throws. The others wait for another attempt then.
   /// @progress blocks on the other writers, and on subscribers if they have leases on every record.
-  std::uint64_t publish_slices(const WriteSlice& write, std::uint64_t step, double timeout_seconds = 60.0);
+  std::uint64_t publish_slices(const WriteSlice& write, std::uint64_t step, WaitLimit timeout = Seconds(60));
 
   /// A generation that is written tensor by tensor, in any order, for producers that never have all tensors at once.
   /// Readers see nothing of it before commit(). Without commit() it is given up, as when the Publisher is destroyed
@@ -190,15 +191,15 @@ class Publisher {
   std::vector<Reader> readers() const;
 
   /// Waits until `readers` live subscribers (0: each live subscriber) have acknowledged `generation` or a newer one
-  /// (Subscriber::acknowledge()). Returns the ranks of live subscribers that have not. `timeout_seconds` of 0 or less:
-  /// does not wait. Those that die do not count.
+  /// (Subscriber::acknowledge()), up to `timeout`. Returns the ranks of live subscribers that have not. Those that die
+  /// do not count.
   ///
   /// @throws Timeout, which names those that have not acknowledged it, if there were not enough in time; Interrupted;
   /// Error with kInvalidArgument if there is no such generation, or fewer entries than `readers`; with kInvalidState in
   /// a forked child.
   /// @progress blocks on subscribers.
   std::vector<std::uint32_t> wait_for(std::uint64_t generation, std::uint32_t readers = 0,
-                                      double timeout_seconds = 60.0) const;
+                                      WaitLimit timeout = Seconds(60)) const;
 
   /// Gives memory back that the newest generation and those that subscribers hold do not need. The next generations
   /// take it anew, which makes them slower (PublisherOptions::populate). Returns the number of bytes. With several

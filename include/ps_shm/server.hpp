@@ -23,7 +23,7 @@ namespace PS_SHM_API ps_shm {
 /// Why a job ended.
 enum class EndReason {
   kAllWorkersLeft,  ///< the work is done, and all workers have left
-  kLingerOver,      ///< no worker was there for linger_seconds
+  kLingerOver,      ///< no worker was there for `linger`
   kStopRequested    ///< ServeHooks::stop_requested returned true
 };
 
@@ -39,7 +39,7 @@ struct ServeHooks {
 struct ServerOptions {
   std::optional<std::uint32_t> task{};  ///< the one ps task of config.tasks that this object is; unset: all of them
   bool adopt = false;  ///< take over an existing job, even one that has no living process, instead of creating one
-  double wait_job_seconds = 60.0;  ///< tasks other than 0: how long the constructor waits for task 0 to create the job
+  WaitLimit wait_job = Seconds(60);  ///< tasks other than 0: how long the constructor waits for task 0
   std::function<bool()> stop_requested{};         ///< polled while the constructor waits; true: it throws Interrupted
   std::function<void(const std::string&)> log{};  ///< log callback: progress while it waits, and warnings
 };
@@ -69,7 +69,7 @@ class Server {
   Server& operator=(Server&&) = delete;
 
   /// Watches the job until one of these is true: the last step is done and the job's `workers` workers have joined and
-  /// left (in a job without a last step: they have joined and left); no worker was there for linger_seconds after the
+  /// left (in a job without a last step: they have joined and left); no worker was there for `linger` after the
   /// last one left or died; another task has ended the job; or a stop is requested.
   ///
   /// Then it ends the job for all its tasks: workers are told to leave, and serve() waits up to 5 s for that; workers

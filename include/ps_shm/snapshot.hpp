@@ -18,10 +18,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "ps_shm/errors.hpp"
 #include "ps_shm/export.hpp"
 
 namespace PS_SHM_API ps_shm {
@@ -29,14 +31,14 @@ namespace PS_SHM_API ps_shm {
 /// How long a snapshot waits, and for what.
 struct SnapshotOptions {
   /// How long pushes wait at most for a push that does not end because its worker is stopped. Up to 20 times as long if
-  /// that worker is not stopped but has no core to run on. 0: ten times the longest push measured lately, and at least
-  /// 0.1 s. The time that copying in-place variables may take is added, and if a worker is in its first push, an
-  /// estimate of a push of all variables.
+  /// that worker is not stopped but has no core to run on. std::nullopt: ten times the longest push measured lately,
+  /// and at least 0.1 s. The time that copying in-place variables may take is added, and if a worker is in its first
+  /// push, an estimate of a push of all variables.
   ///
-  /// Mode sync, where no push waits: how long to wait for a step that is being applied; 0: wait_seconds.
-  double patience_seconds = 0.0;
+  /// Mode sync, where no push waits: how long to wait for a step that is being applied; std::nullopt: `wait`.
+  std::optional<Seconds> patience{};
   /// How long to wait for another snapshot of the job to be released; then the call throws Timeout.
-  double wait_seconds = 60.0;
+  WaitLimit wait = Seconds(60);
   /// In-place variables are copied while pushes pause, the smallest first, up to this many bytes in all. Larger ones
   /// are not point-in-time (is_point_in_time()).
   std::uint64_t pause_bytes = 256 << 10;

@@ -29,7 +29,7 @@ namespace PS_SHM_API ps_shm {
 /// Options of a Subscriber.
 struct SubscriberOptions {
   std::string group{};                            ///< Unix group that another user's publication is shared with
-  double wait_seconds = 60.0;                     ///< how long the constructor waits for the publication to exist
+  WaitLimit wait = Seconds(60);                   ///< how long the constructor waits for the publication to exist
   std::function<bool()> stop_requested{};         ///< polled while a call waits; if true, the call throws Interrupted
   std::function<void(const std::string&)> log{};  ///< log callback: a line a second while the constructor waits
 };
@@ -125,13 +125,13 @@ class Subscriber {
   Subscriber& operator=(Subscriber&&) = delete;
 
   /// Returns the newest generation as soon as its number is above `newer_than`. A subscriber holds at most two
-  /// generations at one time. `timeout_seconds` of 0 or less: does not wait.
+  /// generations at one time. It waits up to `timeout`.
   ///
   /// @throws Timeout if there was none in time; PublisherGone if there is no such generation and the publisher has
   /// ended the publication or died (another one may come, and reading may be tried again); Error with kExhausted if two
   /// are held already; Interrupted.
   /// @progress blocks until the publisher publishes.
-  Generation read(std::uint64_t newer_than = 0, double timeout_seconds = 60.0);
+  Generation read(std::uint64_t newer_than = 0, WaitLimit timeout = Seconds(60));
 
   /// Returns the newest generation if its number is above `newer_than`, otherwise std::nullopt, without waiting.
   ///

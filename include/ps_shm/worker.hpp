@@ -57,7 +57,7 @@ using SharedLoader = std::function<void(const std::function<std::span<std::byte>
 /// SnapshotOptions says. What the functions say of their progress does not repeat this.
 class Worker {
  public:
-  /// Joins the job, for which it waits up to wait_job_seconds. If the requested rank has an owner, it waits up to 1 s
+  /// Joins the job, for which it waits up to `wait_job`. If the requested rank has an owner, it waits up to 1 s
   /// for that process to end.
   ///
   /// @throws Timeout if the job was not there in time; JobFinished if its last step is done or it was ended;
@@ -97,12 +97,12 @@ class Worker {
   std::vector<Variable> variables(std::span<const VariableSpec> specs, const IndexedInitializer& initialize);
 
   /// Returns the variable of that name as other workers have declared it, and waits until it exists and is initialised.
-  /// `wait_seconds` limits each of the two waits; 0: no limit.
+  /// `wait` limits each of the two waits.
   ///
   /// @throws Error with kNotFound if nobody has declared it in time (the message lists the variables that exist);
   /// Timeout if it was not initialised in as much more time (its initialiser may have died); JobFinished; Interrupted.
   /// @progress blocks on the workers that declare and initialise it.
-  Variable variable(const std::string& name, double wait_seconds = 10.0);
+  Variable variable(const std::string& name, WaitLimit wait = Seconds(10));
 
   /// Returns the table by key of that name (ps_shm/table.hpp). The first worker to declare it creates it as `spec`
   /// says; all others must give the same specification. With placement partition it is divided over the shards by a
@@ -231,7 +231,7 @@ class Worker {
   /// additional memory of /dev/shm as its versioned variables have. Mode sync: no push waits; the snapshot waits until
   /// no step is being applied. The Worker must outlive the Snapshot.
   ///
-  /// @throws Timeout if another snapshot of the job was not released within wait_seconds; Error with kUnavailable if
+  /// @throws Timeout if another snapshot of the job was not released within `wait`; Error with kUnavailable if
   /// workers do not finish applying a sync step, or if this process was repeatedly stopped while it took the snapshot;
   /// kNoSpace if /dev/shm is full; kInvalidState within a PushGroup, or while this object has a snapshot; Interrupted.
   /// @progress blocks on another snapshot, and on the pushes (sync: the step) under way.
@@ -385,7 +385,7 @@ class Worker {
   /// them have), helps to apply the gradients, and returns when the step is complete. A gradient that comes too late
   /// for its step is dropped and counted (WorkerInfo::dropped).
   ///
-  /// A wait for peers notices their deaths, and names those it waits for. After step_timeout_seconds a sync step goes
+  /// A wait for peers notices their deaths, and names those it waits for. After step_timeout a sync step goes
   /// on without the missing workers, and does not wait for them again until they show that they go on. In ssp, and in a
   /// first sync step whose workers have not all joined, the timeout is an error.
   ///
@@ -440,7 +440,7 @@ class Worker {
   /// A call that threw while it waited has arrived at its barrier, which the others may pass. The next call ends that
   /// barrier.
   ///
-  /// @throws Timeout after step_timeout_seconds; Error with kInvalidState within a PushGroup; JobFinished if the job
+  /// @throws Timeout after step_timeout; Error with kInvalidState within a PushGroup; JobFinished if the job
   /// was ended; Interrupted.
   /// @progress blocks on other workers.
   void barrier();

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "ps_shm/errors.hpp"
 #include "ps_shm/export.hpp"
 
 namespace PS_SHM_API ps_shm {
@@ -18,7 +19,7 @@ struct WorkerOptions {
   std::optional<std::uint32_t> rank{};  ///< unset: the first free rank, preferring ranks never used
   bool guest = false;                   ///< joins beside the workers, with the last rank (Worker::add_once)
   std::uint32_t threads = 1;            ///< that share large pulls and pushes, up to JobConfig::threads; 0: as many
-  double wait_job_seconds = 60.0;       ///< how long the constructor waits for the job to exist; 0: no limit
+  WaitLimit wait_job = Seconds(60);     ///< how long the constructor waits for the job to exist
   /// Polled while a call blocks. If it returns true, the call throws Interrupted. (It is not polled while a push waits
   /// for a snapshot that is being taken.)
   std::function<bool()> stop_requested{};

@@ -3,13 +3,17 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
+
+#include "ps_shm/errors.hpp"
 
 namespace ps_shm::python {
 
@@ -25,6 +29,10 @@ bool look_for_signals();
 // For notice of every wait: a warning of Python's logger "ps_shm", which is a line on stderr unless the program has
 // configured logging. Called without the interpreter's lock.
 void tell(const std::string& line);
+
+// How many seconds a call may wait; None: without a limit.
+using Limit = std::optional<double>;
+inline WaitLimit limit(Limit seconds) { return seconds ? WaitLimit(Seconds(*seconds)) : std::nullopt; }
 
 // Gives up the interpreter's lock for as long as it lives. A thread that asks for the lock while the interpreter is
 // finalized never returns, so none may be without it then: from end_waits() on only the thread that called it gives it

@@ -94,18 +94,18 @@ VariableSpec specify(const std::string& name, const Initial& init, nb::handle sh
 }
 
 // A variable that another worker declares.
-NamedVariable existing_variable(const WorkerHandle& self, const std::string& name, double wait) {
+NamedVariable existing_variable(const WorkerHandle& self, const std::string& name, Limit wait) {
   std::optional<Variable> found;
   {
     const Turn turn(*self.rank);
-    found = self.use().variable(name, wait);
+    found = self.use().variable(name, limit(wait));
   }
   return {self.rank, *found, shape_in_job(self.use().config().job, name)};
 }
 
 nb::object variable(const WorkerHandle& self, const std::string& name, nb::object init, nb::object shape,
                     nb::object dtype, std::optional<std::string> rule, std::optional<std::string> layout,
-                    float regularize, float lr_scale, double wait) {
+                    float regularize, float lr_scale, Limit wait) {
   if (init.is_none() && shape.is_none()) return nb::cast(existing_variable(self, name, wait));
   const Initial initial(init, name);
   const VariableSpec spec = specify(name, initial, shape, dtype, rule, layout, regularize, lr_scale);
@@ -120,7 +120,7 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
 
 nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vector<std::string>> given,
                      std::optional<std::string> rule, std::optional<std::string> layout, nb::object regularize,
-                     std::optional<nb::dict> lr_scale, double wait) {
+                     std::optional<nb::dict> lr_scale, Limit wait) {
   std::vector<NamedVariable> named;
   if (const auto* names = std::get_if<std::vector<std::string>>(&given)) {
     for (const std::string& name : *names) named.push_back(existing_variable(self, name, wait));
@@ -160,13 +160,13 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
 void add_declaring_methods(nb::class_<WorkerHandle>& type) {
   type.def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
            "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
-           "lr_scale"_a = 1.0F, "wait"_a = 10.0,
+           "lr_scale"_a = 1.0F, "wait"_a.none() = 10.0,
            nb::sig("def variable(self, name: str, init: Array | float | "
                    "collections.abc.Callable[[numpy.typing.NDArray[typing.Any]], object] | None = None, *, shape: "
                    "int | collections.abc.Sequence[int] | None "
                    "= None, dtype: DType | None = None, rule: str | None = None, layout: str | None = None, "
                    "regularize: float "
-                   "= 0.0, lr_scale: float = 1.0, wait: float = 10.0) -> Variable"),
+                   "= 0.0, lr_scale: float = 1.0, wait: float | None = 10.0) -> Variable"),
            R"(Declares a variable and returns it. The first worker that declares the name creates the variable.
 
 All workers must declare a variable alike. One worker initialises it; the others wait for that, and one of them takes
@@ -194,7 +194,7 @@ Args:
     layout: versioned, inplace or single-writer. None: the job's layout, or versioned for types that take no gradients.
     regularize: multiplies the job's l2, l1 and weight_decay for this variable. 0: they do not apply to it.
     lr_scale: multiplies the job's learning rate for this variable.
-    wait: without `init` and `shape`, how long to wait for another worker to declare the variable, and then to
+    wait: without `init` and `shape`, how many seconds to wait for another worker to declare the variable, and then to
         initialise it, in seconds. 0: no limit.
 
 Raises:
@@ -208,11 +208,11 @@ Raises:
 
 Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
       .def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
-           "regularize"_a = false, "lr_scale"_a = nb::none(), "wait"_a = 10.0,
+           "regularize"_a = false, "lr_scale"_a = nb::none(), "wait"_a.none() = 10.0,
            nb::sig("def variables(self, arrays: dict[str, A] | collections.abc.Sequence[str], *, rule: str | None = "
                    "None, layout: str | None = "
                    "None, regularize: bool | collections.abc.Collection[str] | dict[str, float] = False, lr_scale: "
-                   "dict[str, float] | None = None, wait: float = 10.0) -> Bundle"),
+                   "dict[str, float] | None = None, wait: float | None = 10.0) -> Bundle"),
            R"(Declares several variables together, as variable() does, and returns them as a Bundle, in their order.
 
 Args:

@@ -100,8 +100,8 @@ of failure it is. Arrays that do not fit raise TypeError or ValueError instead.)
            classes.error, ErrorCode::kJobFinished);
   classes.timeout =
       make(module, "Timeout",
-           "A limit of time has passed: the caller's timeout, or the job's `step_timeout`. Every wait that has a limit "
-           "raises this when it is over. It is also a TimeoutError. `code` is TIMED_OUT.",
+           "A limit of time has passed: an argument `wait` or `timeout`, or the job's `step_timeout`. Every wait that has a "
+           "limit raises this when it is over. All limits are in seconds: 0 does not wait, and None has no limit. It is also a TimeoutError. `code` is TIMED_OUT.",
            nb::make_tuple(nb::handle(classes.error), nb::handle(PyExc_TimeoutError)), ErrorCode::kTimedOut);
   nb::dict text;  // that of KeyError would be in quotation marks
   text["__str__"] = nb::handle(PyExc_BaseException).attr("__str__");

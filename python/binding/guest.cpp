@@ -21,13 +21,13 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kWaitSeconds = 1.0;  // for a variable that a guest names: it has been declared before
 
-GuestHandle join(const std::string& job, const std::string& group, double wait) {
+GuestHandle join(const std::string& job, const std::string& group, Limit wait) {
   const auto until = std::make_shared<std::optional<Clock::time_point>>();
   const Released release;
   Worker worker({.job = job,
                  .group = group,
                  .guest = true,
-                 .wait_job_seconds = wait,
+                 .wait_job = limit(wait),
                  .stop_requested = [until] { return look_for_signals() || (*until && Clock::now() >= **until); },
                  .log = tell});
   return {shared_unless_inherited(std::make_unique<Rank>(fmt::format("the guest of job '{}'", job), std::move(worker))),
@@ -56,16 +56,15 @@ struct Given {
 };
 
 template <class Change>
-auto once(const GuestHandle& self, double wait, Change&& change) {
+auto once(const GuestHandle& self, Limit wait, Change&& change) {
   const Turn turn(*self.rank);
-  *self.until = wait > 0
-                    ? std::optional(Clock::now() +
-                                    std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait)))
-                    : std::nullopt;
+  *self.until = wait ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                                        Seconds(std::clamp(*wait, 0.0, kLongest))))
+                     : std::nullopt;
   try {
     return change(self.rank->worker);
   } catch (const Interrupted&) {
-    throw Timeout(fmt::format("{}: no step took its change within {} s", self.rank->what(), wait));
+    throw Timeout(fmt::format("{}: no step took its change within {} s", self.rank->what(), *wait));
   }
 }
 
@@ -92,7 +91,7 @@ has the job's last rank, so a job has one guest at a time. It makes no steps of 
 Args:
     job: the name of the job.
     group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
-    wait: how long to wait for the job to exist, in seconds. 0: no limit.
+    wait: how many seconds to wait for the job to exist; None: without a limit.
 
 Raises:
     Timeout: the job did not exist in time.
@@ -102,14 +101,14 @@ Raises:
 Progress: blocks on the job's ps.)")
       .def(
           "__init__",
-          [](GuestHandle* self, const std::string& job, const std::string& group, double wait) {
+          [](GuestHandle* self, const std::string& job, const std::string& group, Limit wait) {
             new (self) GuestHandle(join(job, group, wait));
           },
-          "job"_a, nb::kw_only(), "group"_a = "", "wait"_a = 60.0)
+          "job"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0)
       .def(
           "add_once",
           [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas,
-             const std::optional<nb::dict>& in_doubt, double wait) {
+             const std::optional<nb::dict>& in_doubt, Limit wait) {
             const Given given(self, deltas, "add_once");
             const std::optional<Given> others =
                 in_doubt ? std::optional<Given>(std::in_place, self, *in_doubt, "add_once") : std::nullopt;
@@ -120,10 +119,10 @@ Progress: blocks on the job's ps.)")
                                      others ? others->spans : std::vector<std::span<const std::byte>>());
             });
           },
-          "ticket"_a, "deltas"_a, nb::kw_only(), "in_doubt"_a = nb::none(), "wait"_a = 0.0,
+          "ticket"_a, "deltas"_a, nb::kw_only(), "in_doubt"_a = nb::none(), "wait"_a.none() = nb::none(),
           nb::sig(
               "def add_once(self, ticket: int, deltas: dict[str, Array], *, in_doubt: dict[str, Array] | None = None, "
-              "wait: float = 0.0) -> int"),
+              "wait: float | None = None) -> int"),
           R"(Adds to variables, bypassing the optimizer, exactly once for each ticket.
 
 If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
@@ -136,7 +135,7 @@ Args:
     ticket: a number greater than 0, and greater than that of every earlier change.
     deltas: an array for each variable, by its name, of the variable's type: float32, float64 or integers.
     in_doubt: values for the same variables in the same order, which the elements of that block are set to.
-    wait: mode sync: how long to wait for a step, in seconds. 0: no limit. Afterwards a call with the same ticket finds
+    wait: mode sync: how many seconds to wait for a step; None: without a limit. Afterwards a call with the same ticket finds
         out what has been added.
 
 Raises:
@@ -147,14 +146,14 @@ Raises:
 Progress: lock-free; mode sync: blocks until the workers end a step.)")
       .def(
           "assign_once",
-          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, bool reset, double wait) {
+          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, bool reset, Limit wait) {
             const Given given(self, values, "assign_once");
             const Slots slots = reset ? Slots::kReset : Slots::kKeep;
             once(self, wait, [&](Worker& worker) { worker.assign_once(ticket, given.variables, given.spans, slots); });
           },
-          "ticket"_a, "values"_a, nb::kw_only(), "reset"_a = false, "wait"_a = 0.0,
-          nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, reset: bool = False, wait: float = "
-                  "0.0) -> None"),
+          "ticket"_a, "values"_a, nb::kw_only(), "reset"_a = false, "wait"_a.none() = nb::none(),
+          nb::sig("def assign_once(self, ticket: int, values: dict[str, Array], *, reset: bool = False, wait: "
+                  "float | None = None) -> None"),
           R"(Sets variables, once for each ticket, as add_once() adds. Nothing is in doubt.
 
 Args:

@@ -44,7 +44,7 @@ using NewGeneration = WritingHandle<Publishing>;
 
 std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
                                       std::uint32_t records, nb::handle dtype, bool populate, const std::string& group,
-                                      double wait, double busy_wait, std::uint32_t writer,
+                                      Limit wait, Limit busy_wait, std::uint32_t writer,
                                       const std::vector<nb::dict>& slices) {
   const bool rounds = rounds_to(dtype);
   const BundleSpec spec{.name = name,
@@ -59,18 +59,18 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
   const Released release;
   return shared_unless_inherited(
       std::make_unique<Publishing>(Publisher(spec, {.group = group,
-                                                    .wait_seconds = wait,
+                                                    .wait = limit(wait),
                                                     .populate = populate,
                                                     .plan = std::move(plan),
                                                     .writer = writer,
-                                                    .busy = busy_wait > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
-                                                    .busy_seconds = busy_wait,
+                                                    .busy = busy_wait.value_or(1) > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
+                                                    .busy_wait = limit(busy_wait),
                                                     .stop_requested = look_for_signals,
                                                     .log = tell}),
                                    rounds, own));
 }
 
-std::uint64_t publish_slices(Publishing& own, const nb::dict& given, std::uint64_t step, double timeout) {
+std::uint64_t publish_slices(Publishing& own, const nb::dict& given, std::uint64_t step, Limit timeout) {
   const std::vector<std::optional<Array>> arrays =
       tensor_arrays(own.slices, given, Use::kRead, "publish", false, own.rounds);
   const Turn turn(own);
@@ -81,11 +81,11 @@ std::uint64_t publish_slices(Publishing& own, const nb::dict& given, std::uint64
     else
       out.write_floats(array.as<const float>());
   };
-  return own.use().publish_slices(write, step, timeout);
+  return own.use().publish_slices(write, step, limit(timeout));
 }
 
 std::optional<std::uint64_t> publish(const PublisherHandle& self, const nb::dict& given, std::uint64_t step,
-                                     double timeout) {
+                                     Limit timeout) {
   Publishing& own = *self.own;
   if (own.spec().writers != 0) return publish_slices(own, given, step, timeout);
   const bool is_first = own.look([](const Publisher& one) { return one.generation() == 0; });
@@ -135,19 +135,18 @@ void add_publisher(nb::module_& module) {
       .def(
           "__init__",
           [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-             std::uint32_t records, nb::object dtype, bool populate, const std::string& group, double wait,
-             double busy_wait, std::uint32_t writer, const std::vector<nb::dict>& slices) {
+             std::uint32_t records, nb::object dtype, bool populate, const std::string& group, Limit wait,
+             Limit busy_wait, std::uint32_t writer, const std::vector<nb::dict>& slices) {
             new (self) PublisherHandle{publisher(name, tensors, subscribers, records, dtype, populate, group, wait,
                                                  busy_wait, writer, slices)};
           },
           "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = nb::none(),
-          "populate"_a = false, "group"_a = "", "wait"_a = 1.0, "busy_wait"_a = 0.0, "writer"_a = 0,
+          "populate"_a = false, "group"_a = "", "wait"_a.none() = 1.0, "busy_wait"_a.none() = 0.0, "writer"_a = 0,
           "slices"_a = std::vector<nb::dict>(),
           nb::sig(
               "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float = 1.0, busy_wait: "
-              "float = 0.0, "
-              "writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
+              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float | None = 1.0, "
+              "busy_wait: float | None = 0.0, writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
           R"(Creates the publication, or takes over one whose publisher has died or left.
 
 Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
@@ -165,8 +164,8 @@ Args:
     populate: give all records their memory at once. Otherwise each takes its memory when it is first written, which
         makes that generation several times as slow as the next one in the same record.
     group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
-    wait: how long to wait for the present publisher, or the users of an incompatible publication, to end, in seconds.
-    busy_wait: how long publish() waits if subscribers hold all records, in seconds. 0: it returns None at once.
+    wait: how many seconds to wait for the present publisher, or the users of an incompatible publication, to end.
+    busy_wait: how many seconds publish() waits if subscribers hold all records. 0: it returns None at once.
     writer: with `slices`, which of the writers this process is.
     slices: if several processes write each generation together, for each of them its slices: for the names of tensors
         slices along their first axes, such as {"w": numpy.s_[0:128, :]}. Together they have each element once, and all
@@ -179,8 +178,8 @@ Raises:
     TypeError: an array cannot be used.
 
 Progress: blocks on the present publisher, up to `wait` seconds.)")
-      .def("publish", &publish, "tensors"_a, "step"_a = 0, nb::kw_only(), "timeout"_a = 60.0,
-           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0, *, timeout: float = 60.0) -> int | None"),
+      .def("publish", &publish, "tensors"_a, "step"_a = 0, nb::kw_only(), "timeout"_a.none() = 60.0,
+           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0, *, timeout: float | None = 60.0) -> int | None"),
            R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
 It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds). One of several
@@ -191,7 +190,7 @@ Args:
         with the generation before, without a copy. The first generation needs all of them. One of several writers
         gives its slice of each tensor of which it has one.
     step: a number of the caller's own for the readers, such as the training step.
-    timeout: how long one of several writers waits for the others, in seconds.
+    timeout: how many seconds one of several writers waits for the others.
 
 Raises:
     Timeout: the other writers did not write their slices in time; the message says which. If this one has written
@@ -235,11 +234,11 @@ Raises:
 Progress: wait-free; one system call for each entry of a subscriber.)")
       .def(
           "wait_for",
-          [](const PublisherHandle& self, std::uint64_t generation, std::uint32_t readers, double timeout) {
+          [](const PublisherHandle& self, std::uint64_t generation, std::uint32_t readers, Limit timeout) {
             const Turn turn(*self.own);
-            return self.own->use().wait_for(generation, readers, timeout);
+            return self.own->use().wait_for(generation, readers, limit(timeout));
           },
-          "generation"_a, "readers"_a = 0, "timeout"_a = 60.0,
+          "generation"_a, "readers"_a = 0, "timeout"_a.none() = 60.0,
           R"(Waits until subscribers have acknowledged a generation or a newer one (Subscriber.acknowledge()).
 
 It returns the ranks of the live subscribers that have not. Subscribers that die do not count.
@@ -247,7 +246,7 @@ It returns the ranks of the live subscribers that have not. Subscribers that die
 Args:
     generation: the number of the generation.
     readers: how many subscribers. 0: each live one.
-    timeout: how long to wait, in seconds. 0: it does not wait.
+    timeout: how many seconds to wait.
 
 Raises:
     Timeout: too few had acknowledged it in time; the message names those that had not.

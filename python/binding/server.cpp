@@ -44,10 +44,10 @@ class Serving : public Guarded {
     throw_failure();
   }
 
-  // Waits up to `seconds` for the job to end, and returns whether it has. Called without the global interpreter lock.
+  // Waits up to `timeout` for the job to end, and returns whether it has. Called without the global interpreter lock.
   // Rethrows the exception that ended the serving thread, once.
-  bool wait(double seconds) {
-    const auto until = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  bool wait(Limit timeout) {
+    const auto began = std::chrono::steady_clock::now();
     constexpr std::chrono::milliseconds kLook{10};
     for (;;) {
       {
@@ -55,7 +55,7 @@ class Serving : public Guarded {
         if (ended_.wait_for(lock, kLook, [&] { return has_ended_; })) break;
       }
       look_for_signals();
-      if (std::chrono::steady_clock::now() >= until) return false;
+      if (timeout && std::chrono::steady_clock::now() - began >= Seconds(*timeout)) return false;
     }
     throw_failure();
     return true;
@@ -171,12 +171,12 @@ void add_state(ServerClass& server) {
           "Whether the job has ended, in one of the ways that wait() lists.")
       .def(
           "wait",
-          [](const ServerHandle& self, double timeout) {
+          [](const ServerHandle& self, Limit timeout) {
             self.serving->check();
             const Released release;
             return self.serving->wait(timeout);
           },
-          "timeout"_a = 1e9,
+          "timeout"_a.none() = nb::none(),
           R"(Waits until the job has ended, and returns True; False if it has not ended within `timeout` seconds.
 
 A job ends when its last step is done and its workers have left; if it has no last step, when its `workers` workers
@@ -184,7 +184,7 @@ have joined and left; or when no worker was there for the time of its setting `l
 died. Ctrl-C raises KeyboardInterrupt at once; the job goes on.
 
 Args:
-    timeout: how long to wait, in seconds.
+    timeout: how many seconds to wait; None: without a limit.
 
 Raises:
     Error: the thread that serves the job has failed. This is reported once.)");

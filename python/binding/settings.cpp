@@ -34,6 +34,26 @@ std::string text_of(const config::Setting<JobConfig>& row, nb::handle value) {
   return texts;
 }
 
+// The value as alter() takes it: None stands for what is not given.
+nb::object value_of(const config::Setting<JobConfig>& row, const JobConfig& config) {
+  const std::string text = row.value.write(config);
+  if (row.value.kind == config::Kind::kFlag) return nb::bool_(!text.empty());
+  if (row.value.kind == config::Kind::kPairs) {
+    nb::dict pairs;
+    if (!text.empty())
+      config::for_each_text(text, [&](const std::string& pair) {
+        const auto equals = pair.rfind('=');
+        pairs[nb::cast(pair.substr(0, equals))] = nb::int_(nb::cast(pair.substr(equals + 1)));
+      });
+    return pairs;
+  }
+  if (text.empty() || text == "none") return nb::none();
+  if (row.value.kind == config::Kind::kWord) return nb::cast(text);
+  if (text.find_first_not_of("0123456789.e+-") != std::string::npos) return nb::cast(text);  // a word for a number
+  const bool is_real = row.value.form.starts_with("X") || row.value.form.starts_with("TIME");
+  return is_real ? nb::object(nb::float_(nb::cast(text))) : nb::object(nb::int_(nb::cast(text)));
+}
+
 // "; did you mean A, B or C?", the nearest of `known`, or empty.
 std::string nearest_of(const std::string& key, std::vector<std::string> known) {
   // What other libraries call it, which is what it means: learning_rate.
@@ -137,7 +157,7 @@ void check_given(const JobConfig& job, const nb::dict& settings) {
 nb::dict as_dict(const JobConfig& config) {
   nb::dict all;
   for (const config::Setting<JobConfig>& row : config::job_settings())
-    all[nb::cast(key_of(row))] = nb::cast(config::show(row, config));
+    all[nb::cast(key_of(row))] = value_of(row, config);
   return all;
 }
 
@@ -152,7 +172,7 @@ nb::dict live_dict(const LiveSettings& live) {
   nb::dict all;
   const JobConfig config = config::with_live({}, live);
   for (const config::Setting<JobConfig>& row : config::job_settings())
-    if (row.traits.is_live) all[nb::cast(key_of(row))] = nb::cast(config::show(row, config));
+    if (row.traits.is_live) all[nb::cast(key_of(row))] = value_of(row, config);
   return all;
 }
 

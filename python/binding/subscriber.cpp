@@ -89,15 +89,15 @@ struct GenerationHandle {
   const NamedTensors& tensors() const { return lease->tensors(); }
 };
 
-std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, double wait) {
+std::shared_ptr<Subscribing> subscriber(const std::string& name, const std::string& group, Limit wait) {
   const Released release;
   return shared_unless_inherited(std::make_unique<Subscribing>(
-      Subscriber(name, {.group = group, .wait_seconds = wait, .stop_requested = look_for_signals, .log = tell})));
+      Subscriber(name, {.group = group, .wait = limit(wait), .stop_requested = look_for_signals, .log = tell})));
 }
 
-SharedLease read(const SubscriberHandle& self, std::uint64_t newer_than, double timeout) {
+SharedLease read(const SubscriberHandle& self, std::uint64_t newer_than, Limit timeout) {
   const SubscriberTurn turn(*self.own);
-  return std::make_shared<Lease>(self.own, self.own->use().read(newer_than, timeout));
+  return std::make_shared<Lease>(self.own, self.own->use().read(newer_than, limit(timeout)));
 }
 
 SharedLease try_read(const SubscriberHandle& self, std::uint64_t newer_than) {
@@ -261,17 +261,17 @@ void add_subscriber(nb::module_& module) {
       "Reads the generations of a publication. Programs use ps_shm.Subscriber, which derives from it.")
       .def(
           "__init__",
-          [](SubscriberHandle* self, const std::string& name, const std::string& group, double wait) {
+          [](SubscriberHandle* self, const std::string& name, const std::string& group, Limit wait) {
             new (self) SubscriberHandle{subscriber(name, group, wait)};
           },
-          "name"_a, nb::kw_only(), "group"_a = "", "wait"_a = 60.0,
+          "name"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0,
           R"(Waits for the publication to exist, and takes one of its subscriber entries.
 
 Args:
     name: the name of the publication.
     group: the Unix group that another user's publication is shared with. Empty: only this user's publications are
         accepted.
-    wait: how long to wait, in seconds.
+    wait: how many seconds to wait for the publication to exist.
 
 Raises:
     Timeout: the publication did not appear in time.
@@ -281,18 +281,18 @@ Raises:
 Progress: blocks until the publication exists.)")
       .def(
           "read",
-          [](const SubscriberHandle& self, std::uint64_t newer_than, double timeout) {
+          [](const SubscriberHandle& self, std::uint64_t newer_than, Limit timeout) {
             return generation(read(self, newer_than, timeout));
           },
-          "newer_than"_a = 0, nb::kw_only(), "timeout"_a = 60.0,
-          nb::sig("def read(self, newer_than: int = 0, *, timeout: float = 60.0) -> Generation"),
+          "newer_than"_a = 0, nb::kw_only(), "timeout"_a.none() = 60.0,
+          nb::sig("def read(self, newer_than: int = 0, *, timeout: float | None = 60.0) -> Generation"),
           R"(Returns the newest generation as soon as its number is above `newer_than`.
 
 A subscriber holds at most two generations at one time. Ctrl-C raises KeyboardInterrupt at once.
 
 Args:
     newer_than: the number of a generation, such as the one read last. 0: any generation.
-    timeout: how long to wait, in seconds. 0 or less: it does not wait.
+    timeout: how many seconds to wait.
 
 Raises:
     Timeout: there was no such generation in time.

@@ -277,13 +277,12 @@ forked child.)");
           "served", [](const ViewHandle& self) { return info(self).served; }, "Whether the job has a live server (ps).")
       .def_prop_ro(
           "settings", [](const ViewHandle& self) { return as_dict(info(self).config); },
-          nb::sig("def settings(self) -> dict[str, str]"),
-          "The settings that the job was created with, as text, under the names of the options with _ instead of -.")
+          nb::sig("def settings(self) -> dict[str, typing.Any]"),
+          "The settings that the job was created with, as Worker.settings has them.")
       .def_prop_ro(
           "live", [](const ViewHandle& self) { return live_dict(info(self).live); },
-          nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, "
-          "stale_limit and "
+          nb::sig("def live(self) -> dict[str, typing.Any]"),
+          "The runtime settings in force: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale_limit and "
           "workers.")
       .def_prop_ro(
           "guest_ticket", [](const ViewHandle& self) { return info(self).guest_ticket; },
@@ -369,11 +368,11 @@ Raises:
     TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)")
       .def(
           "snapshot",
-          [](const ViewHandle& self, const std::string& group, double wait) {
-            return new TakenSnapshot(self, group, {.wait_seconds = wait});
+          [](const ViewHandle& self, const std::string& group, Limit wait) {
+            return new TakenSnapshot(self, group, {.wait = limit(wait)});
           },
-          nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "", "wait"_a = SnapshotOptions().wait_seconds,
-          nb::sig("def snapshot(self, *, group: str = '', wait: float = 60.0) -> Snapshot"),
+          nb::rv_policy::take_ownership, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0,
+          nb::sig("def snapshot(self, *, group: str = '', wait: float | None = 60.0) -> Snapshot"),
           R"(Takes a consistent snapshot and returns it as a Snapshot, which copies into arrays that there are.
 
 Args:

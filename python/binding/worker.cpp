@@ -20,13 +20,13 @@ namespace {
 using namespace nb::literals;
 
 SharedRank join(const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
-                std::uint32_t threads, double wait) {
+                std::uint32_t threads, Limit wait) {
   const Released release;
   Worker worker({.job = job,
                  .group = group,
                  .rank = rank,
                  .threads = threads,
-                 .wait_job_seconds = wait,
+                 .wait_job = limit(wait),
                  .stop_requested = look_for_signals,
                  .log = tell});
   const std::string what = fmt::format("worker {} of job '{}'", worker.rank(), job);
@@ -97,8 +97,8 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
   type.def(
           "__init__",
           [](WorkerHandle* self, const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
-             std::uint32_t threads, double wait) { new (self) WorkerHandle{join(job, group, rank, threads, wait)}; },
-          "job"_a, "group"_a, "rank"_a.none(), "threads"_a, "wait"_a)
+             std::uint32_t threads, Limit wait) { new (self) WorkerHandle{join(job, group, rank, threads, wait)}; },
+          "job"_a, "group"_a, "rank"_a.none(), "threads"_a, "wait"_a.none())
       .def_prop_ro(
           "rank", [](const WorkerHandle& self) { return self.rank->check(), self.use().rank(); },
           "The worker's number in the job, from 0.")
@@ -112,13 +112,13 @@ nb::class_<WorkerHandle> add_facts(nb::module_& module) {
           "job", [](const WorkerHandle& self) { return self.use().config().job; }, "The job's name.")
       .def_prop_ro(
           "settings", [](const WorkerHandle& self) { return as_dict(self.use().config()); },
-          nb::sig("def settings(self) -> dict[str, str]"),
-          "The settings that the job was created with, as text, under the names of the options with _ instead of -.")
+          nb::sig("def settings(self) -> dict[str, typing.Any]"),
+          "The settings that the job was created with, under the names of the options with _ instead of -, as int, "
+          "float, bool, str or dict; None: not given.")
       .def_prop_ro(
           "live", [](const WorkerHandle& self) { return self.rank->check(), live_dict(self.use().live()); },
-          nb::sig("def live(self) -> dict[str, str]"),
-          "The runtime settings in force, as text: lr, momentum, beta1, clip_norm, mode, staleness, quorum, "
-          "stale_limit and "
+          nb::sig("def live(self) -> dict[str, typing.Any]"),
+          "The runtime settings in force: lr, momentum, beta1, clip_norm, mode, staleness, quorum, stale_limit and "
           "workers. This worker applies a change of them from its next step on.")
       .def(
           "set",

@@ -138,7 +138,7 @@ class Worker(_core.Worker):
         *,
         rank: Union[int, Literal["any"], None] = None,
         threads: int = 1,
-        wait: float = 60.0,
+        wait: Optional[float] = 60.0,
         group: str = "",
     ) -> None:
         """Joins the job. The arguments are described with the class."""

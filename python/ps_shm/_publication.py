@@ -67,7 +67,7 @@ class Subscriber(_core.Subscriber, Closing):
         Timeout: the publication did not appear within `wait` seconds.
     """
 
-    async def read_async(self, newer_than: int = 0, *, timeout: float = 60.0) -> Generation:
+    async def read_async(self, newer_than: int = 0, *, timeout: Optional[float] = 60.0) -> Generation:
         """Returns the newest generation as soon as its number is above `newer_than`, as read() does, for asyncio.
 
             generation = await subscriber.read_async()
@@ -83,7 +83,7 @@ class Subscriber(_core.Subscriber, Closing):
             PublisherGone: there is no such generation and no live publisher.
             Error: two generations are held already.
         """
-        until = time.monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             is_published = self.published  # before the look: what it publishes last is seen
             generation = self.try_read(newer_than)

@@ -109,11 +109,20 @@ void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most) {
 }
 
 const char* describe(Range range) noexcept {
-  return range == Range::kShare ? "at least 0 and less than 1" : "at least 0";
+  switch (range) {
+    case Range::kAmount:
+      return "at least 0";
+    case Range::kShare:
+      return "at least 0 and less than 1";
+    case Range::kPositive:
+      return "greater than 0";
+  }
+  return "";
 }
 
 void check_real(double value, Range range) {
-  const bool good = std::isfinite(value) && value >= 0 && (range != Range::kShare || value < 1);
+  const bool is_least = range == Range::kPositive ? value > 0 : value >= 0;
+  const bool good = std::isfinite(value) && is_least && (range != Range::kShare || value < 1);
   if (!good) throw Error(fmt::format("must be {}", describe(range)));
 }
 

@@ -34,7 +34,7 @@ std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plai
 
 void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most);
 
-enum class Range { kAmount, kShare };  // at least 0; also less than 1
+enum class Range { kAmount, kShare, kPositive };  // at least 0; also less than 1; greater than 0
 void check_real(double value, Range range);
 const char* describe(Range range) noexcept;
 std::string describe(std::uint64_t least, std::uint64_t most);
@@ -129,12 +129,45 @@ Value<Struct> share(Real Struct::*member) {
   return real(member, Range::kShare);
 }
 
+// `Time`: double, or Seconds.
+template <class Struct, class Time>
+Value<Struct> seconds(Time Struct::*member) {
+  const auto given = [=](const Struct& in) {
+    if constexpr (std::is_same_v<Time, double>)
+      return in.*member;
+    else
+      return (in.*member).count();
+  };
+  return {.kind = Kind::kNumber,
+          .form = "TIME",
+          .bounds = describe(Range::kAmount),
+          .words = {},
+          .read = [=](Struct& in, const std::string& text) { in.*member = Time(read_seconds(text)); },
+          .check = [=](const Struct& in) { check_real(given(in), Range::kAmount); },
+          .write = [=](const Struct& in) { return fmt::to_string(given(in)); }};
+}
+
+// A time, or the word `none`.
 template <class Struct>
-Value<Struct> seconds(double Struct::*member) {
-  Value<Struct> value = real(member, Range::kAmount);
-  value.form = "TIME";
-  value.read = [=](Struct& in, const std::string& text) { in.*member = read_seconds(text); };
-  return value;
+Value<Struct> wait_limit(WaitLimit Struct::*member, Range range) {
+  return {.kind = Kind::kNumber,
+          .form = "TIME|none",
+          .bounds = describe(range),
+          .words = {},
+          .read =
+              [=](Struct& in, const std::string& text) {
+                if (text == "none")
+                  in.*member = std::nullopt;
+                else
+                  in.*member = Seconds(read_seconds(text));
+              },
+          .check =
+              [=](const Struct& in) {
+                if (in.*member) check_real((in.*member)->count(), range);
+              },
+          .write = [=](const Struct& in) {
+            return in.*member ? fmt::to_string((in.*member)->count()) : std::string("none");
+          }};
 }
 
 // 0 means not given; it cannot be given explicitly.

@@ -153,7 +153,7 @@ std::vector<WorkerInfo> workers_behind(const JobView& job, std::uint64_t step, s
 std::string Checkpoint::save(const JobView& job, const std::string& dir, const CheckpointOptions& options) {
   std::vector<WorkerInfo> workers = job.workers();
   const Snapshot snapshot = job.snapshot(
-      {.wait_seconds = options.wait_seconds, .at_step = options.at_step, .stop_requested = options.stop_requested},
+      {.wait = options.wait, .at_step = options.at_step, .stop_requested = options.stop_requested},
       options.group);
   const JobInfo info = job.info();
   const bool is_sync = traits_of(info.config.mode).steps_together();

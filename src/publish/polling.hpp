@@ -16,8 +16,8 @@ class Polling {
   using StopRequested = std::function<bool()>;
   using LogCallback = std::function<void(const std::string&)>;
 
-  Polling(const StopRequested& stop_requested, const LogCallback& log, double seconds)
-      : stop_requested_(stop_requested), log_(log), until_ns_(began_ns_ + shm::to_ns(seconds)) {}
+  Polling(const StopRequested& stop_requested, const LogCallback& log, WaitLimit limit)
+      : stop_requested_(stop_requested), log_(log), until_ns_(shm::now_ns() + shm::to_ns(limit)) {}
 
   bool is_over() const { return shm::now_ns() >= until_ns_; }
 
@@ -39,7 +39,7 @@ class Polling {
  private:
   const StopRequested& stop_requested_;
   const LogCallback& log_;
-  std::uint64_t began_ns_ = shm::now_ns(), until_ns_, notice_ns_ = began_ns_ + 1'000'000'000;
+  std::uint64_t until_ns_, notice_ns_ = shm::now_ns() + 1'000'000'000;
   shm::NameWait names_;
 };
 

@@ -92,7 +92,7 @@ Opened open_bundle(const BundleSpec& wanted, const PublisherOptions& options) {
   const shm::Sharing sharing = shm::shared_with_group(options.group);
   const shm::Trust trust{.group = sharing.group};
   const std::string name = shm::bundle_name(spec.name);
-  Polling polling(options.stop_requested, options.log, options.wait_seconds);
+  Polling polling(options.stop_requested, options.log, options.wait);
   const auto pause = [&](const std::string& why) {
     if (polling.is_over())
       throw Error(
@@ -155,7 +155,7 @@ struct PS_SHM_HIDDEN Publisher::Impl final : GenerationWriting::Target {
   bool find_record() {
     if (writer.find_record()) return true;
     if (options.busy == BusyPolicy::kReturn) return false;
-    Polling polling(options.stop_requested, options.log, options.busy_seconds);
+    Polling polling(options.stop_requested, options.log, options.busy_wait);
     while (!polling.is_over()) {
       polling.pause([&] {
         return fmt::format("publication {}: waiting for a lease to be released by subscribers {}", bundle.spec().name,
@@ -252,12 +252,12 @@ std::optional<std::uint64_t> Publisher::publish(std::span<const std::uint32_t> c
   return impl_->publish(write, step);
 }
 
-std::uint64_t Publisher::publish_slices(const WriteSlice& write, std::uint64_t step, double timeout_seconds) {
+std::uint64_t Publisher::publish_slices(const WriteSlice& write, std::uint64_t step, WaitLimit timeout) {
   impl_->bundle.refuse_inherited("publisher");
   if (!impl_->round)
     throw Error(fmt::format("publication '{}' has one publisher, not several writers", impl_->bundle.spec().name),
                 ErrorCode::kInvalidState);
-  return impl_->round->publish(write, step, timeout_seconds);
+  return impl_->round->publish(write, step, timeout);
 }
 
 std::optional<Publisher::Writing> Publisher::begin() {
@@ -297,7 +297,7 @@ std::vector<Publisher::Reader> Publisher::readers() const {
 }
 
 std::vector<std::uint32_t> Publisher::wait_for(std::uint64_t generation, std::uint32_t readers,
-                                               double timeout_seconds) const {
+                                               WaitLimit timeout) const {
   const shm::Bundle& bundle = impl_->bundle;
   const std::string& name = bundle.spec().name;
   if (generation > this->generation())
@@ -306,7 +306,7 @@ std::vector<std::uint32_t> Publisher::wait_for(std::uint64_t generation, std::ui
   if (readers > bundle.subscribers())
     throw Error(fmt::format("publication '{}' has {} places for subscribers, fewer than {}", name, bundle.subscribers(),
                             readers));
-  const std::uint64_t until_ns = timeout_seconds > 0 ? shm::now_ns() + shm::to_ns(timeout_seconds) : 0;
+  const std::uint64_t until_ns = shm::now_ns() + shm::to_ns(timeout);
   std::vector<std::uint32_t> missing;
   std::uint32_t acknowledged = 0;
   const auto are_enough = [&] {
@@ -324,7 +324,7 @@ std::vector<std::uint32_t> Publisher::wait_for(std::uint64_t generation, std::ui
     if (shm::now_ns() >= until_ns)
       throw Timeout(fmt::format("publication '{}': {} of {} subscribers have acknowledged generation {} within {} s{}",
                                 name, acknowledged, readers == 0 ? acknowledged + missing.size() : readers, generation,
-                                timeout_seconds,
+                                timeout->count(),
                                 missing.empty() ? "; no other is alive"
                                                 : fmt::format("; not yet: subscribers {}", fmt::join(missing, ", "))));
   };

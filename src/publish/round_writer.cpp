@@ -44,7 +44,7 @@ void Publisher::SliceOutput::write_floats(std::span<const float> values) {
 struct RoundWriter::Call {
   const Publisher::WriteSlice& write;
   std::uint64_t step;
-  double seconds;
+  WaitLimit timeout;
   Polling polling;
   std::optional<shm::Round::Attempt> attempt{};  // that this writer has done, and that is not over yet
 
@@ -57,7 +57,7 @@ struct RoundWriter::Call {
     polling.check(what);
     if (polling.is_over())
       throw Timeout(fmt::format("publication '{}': step {} was not published within {} s: {}",
-                                writer.bundle_.spec().name, step, seconds, writer.missing(*this)));
+                                writer.bundle_.spec().name, step, timeout->count(), writer.missing(*this)));
   }
 };
 
@@ -65,11 +65,11 @@ RoundWriter::RoundWriter(const shm::Bundle& bundle, shm::GenerationWriter& gener
                          bool leads)
     : bundle_(bundle), generations_(generations), options_(options), round_(bundle, options.writer), leads_(leads) {}
 
-std::uint64_t RoundWriter::publish(const Publisher::WriteSlice& write, std::uint64_t step, double timeout_seconds) {
+std::uint64_t RoundWriter::publish(const Publisher::WriteSlice& write, std::uint64_t step, WaitLimit timeout) {
   Call call{.write = write,
             .step = step,
-            .seconds = timeout_seconds,
-            .polling = Polling(options_.stop_requested, options_.log, timeout_seconds)};
+            .timeout = timeout,
+            .polling = Polling(options_.stop_requested, options_.log, timeout)};
   for (;;) {
     try_lead();
     if (const auto generation = leads_ ? lead(call) : follow(call)) return *generation;

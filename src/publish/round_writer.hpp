@@ -20,7 +20,7 @@ class PS_SHM_HIDDEN RoundWriter {
               bool leads);
 
   // Publisher::publish_slices().
-  std::uint64_t publish(const Publisher::WriteSlice& write, std::uint64_t step, double timeout_seconds);
+  std::uint64_t publish(const Publisher::WriteSlice& write, std::uint64_t step, WaitLimit timeout);
 
   bool leads() const noexcept { return leads_; }
   // Whether no writer can still be writing in an attempt that was given up.

@@ -31,7 +31,7 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
   check_publication_name(publication);
   const std::string name = shm::bundle_name(publication);
   const shm::Trust trust{.group = shm::shared_with_group(options.group).group};
-  Polling polling(options.stop_requested, options.log, options.wait_seconds);
+  Polling polling(options.stop_requested, options.log, options.wait);
   for (;;) {
     shm::Segment found;
     const shm::AttachOutcome outcome = found.open(name, shm::Access::kReadWrite, trust);
@@ -55,7 +55,7 @@ Place join(const std::string& publication, const SubscriberOptions& options) {
       throw Timeout(
           fmt::format("waited {} s for publication '{}'; start its publisher, or list all with "
                       "inspect_shm publications",
-                      options.wait_seconds, publication));
+                      options.wait->count(), publication));
     polling.pause([&] { return fmt::format("waiting for publication {}", publication); });
   }
 }
@@ -180,9 +180,9 @@ std::optional<Generation> Subscriber::try_read(std::uint64_t newer_than) {
   return Generation(impl_, lease, word);
 }
 
-Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
+Generation Subscriber::read(std::uint64_t newer_than, WaitLimit timeout) {
   const shm::Bundle& bundle = impl_->bundle;
-  const std::uint64_t until_ns = timeout_seconds > 0 ? shm::now_ns() + shm::to_ns(timeout_seconds) : 0;
+  const std::uint64_t until_ns = shm::now_ns() + shm::to_ns(timeout);
   std::uint32_t lease;
   std::uint64_t word = 0;
   const auto is_there = [&] { return (word = impl_->try_take(newer_than, lease)) != 0; };
@@ -194,10 +194,10 @@ Generation Subscriber::read(std::uint64_t newer_than, double timeout_seconds) {
                                       bundle.spec().name, newer_than, has_ended() ? "ended it" : "died"));
     if (shm::now_ns() >= until_ns)
       throw Timeout(fmt::format("publication '{}' had no generation above {} within {} s", bundle.spec().name,
-                                newer_than, timeout_seconds));
+                                newer_than, timeout->count()));
   };
   shm::wait_for_fact(bundle.waiters().futex, is_there, look_out,
-                     timeout_seconds > 0 ? shm::Patience{} : shm::Patience{.spins = 0, .yields = 0});
+                     !timeout || *timeout > Seconds(0) ? shm::Patience{} : shm::Patience{.spins = 0, .yields = 0});
   return {impl_, lease, word};
 }
 

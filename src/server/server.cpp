@@ -27,8 +27,8 @@ namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;
 constexpr std::uint64_t kFarewellNs = 5 * kSecondNs;  // how long a ps that ends its job waits for the workers to leave
-constexpr double kDeathSeconds = 0.25;                // a ps that was killed a moment ago may not have ended yet
-constexpr double kLeavingSeconds = 1.0;               // workers of a job that was ended leave after their step
+constexpr Seconds kDeath{0.25};                       // a ps that was killed a moment ago may not have ended yet
+constexpr Seconds kLeaving{1};                        // workers of a job that was ended leave after their step
 
 shm::Trust trusted_by(const JobConfig& config) { return {.group = shm::shared_with_group(config.group).group}; }
 
@@ -39,7 +39,7 @@ class NameTurn {
   NameTurn(const JobConfig& config, std::string what, const ServerOptions& options)
       : job_(config.job), trust_(trusted_by(config)), what_(std::move(what)), options_(options) {}
 
-  bool is_over(double seconds) const { return shm::now_ns() >= began_ns_ + shm::to_ns(seconds); }
+  bool is_over(WaitLimit limit) const { return shm::now_ns() >= began_ns_ + shm::to_ns(limit); }
 
   // Polls the caller's stop request, and reports once a second which processes it waits for. Throws Interrupted.
   void look_out() {
@@ -87,8 +87,8 @@ shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const S
                                 job->state().task_pids[task].load_relaxed()),
                     ErrorCode::kAlreadyExists);
     }
-    if (turn.is_over(options.wait_job_seconds))
-      throw Timeout(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job_seconds,
+    if (turn.is_over(options.wait_job))
+      throw Timeout(fmt::format("waited {} s for task 0 of job '{}'; start ps_shm `task` 0", options.wait_job->count(),
                                 config.job));
     turn.pause();
   }
@@ -117,13 +117,13 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   const bool is_alive = job->locks().is_in_use_by_other();
   if (!is_alive && !options.adopt) return std::nullopt;  // the remains of a dead job, for the next creator to remove
   if (is_alive && job->locks().is_held_by_other(shm::kTaskByte) && !job->locks().is_being_removed()) {
-    if (!turn.is_over(kDeathSeconds)) return std::nullopt;
+    if (!turn.is_over(kDeath)) return std::nullopt;
     throw Error(fmt::format("job '{}' already has a ps (process {}); choose another `job` name, or end that ps first",
                             config.job, job->state().task_pids[0].load_relaxed()),
                 ErrorCode::kAlreadyExists);
   }
   if (job->was_ended()) {  // read after the byte, which a ps that ends a job holds (names.N5)
-    const std::string survivors = is_alive && turn.is_over(kLeavingSeconds) ? shm::who_has(*job) : "";
+    const std::string survivors = is_alive && turn.is_over(kLeaving) ? shm::who_has(*job) : "";
     if (!survivors.empty())
       throw Error(fmt::format("job '{}' was ended, and {} not left it yet; end what remains of it, or choose another "
                               "`job` name",
@@ -394,9 +394,9 @@ EndReason Server::serve(const ServeHooks& hooks) {
         alone_since = now;
         if (hooks.log)
           hooks.log(fmt::format("no worker is left, and {} of {} have joined; the job ends in {} s unless one joins",
-                                census.ever_joined, config.workers, config.linger_seconds));
+                                census.ever_joined, config.workers, config.linger.count()));
       }
-      if (double(now - alone_since) * 1e-9 >= config.linger_seconds) return impl.end(shm::JobEnd::kLingerOver, hooks);
+      if (now - alone_since >= shm::to_ns(config.linger)) return impl.end(shm::JobEnd::kLingerOver, hooks);
     } else {
       alone_since = 0;
     }

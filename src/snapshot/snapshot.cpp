@@ -89,8 +89,8 @@ Snapshot::Impl::~Impl() {
   if (!taker.job.is_inherited()) unlock();
 }
 
-void Snapshot::Impl::lock(double wait_seconds) {
-  const std::uint64_t until = shm::now_ns() + shm::to_ns(wait_seconds);
+void Snapshot::Impl::lock(WaitLimit wait) {
+  const std::uint64_t until = shm::now_ns() + shm::to_ns(wait);
   if (*taker.is_taking)
     throw Error(fmt::format("job '{}' can have one snapshot at a time: release the one that this object has taken",
                             taker.job.job()),
@@ -103,7 +103,7 @@ void Snapshot::Impl::lock(double wait_seconds) {
       throw Timeout(
           fmt::format("job '{}' can have one snapshot at a time, and {} did not give the existing one back "
                       "within {:.3g} s",
-                      taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process", wait_seconds));
+                      taker.job.job(), holder ? fmt::format("process {}", *holder) : "another process", wait->count()));
     }
     shm::sleep_ns(1'000'000);
   }
@@ -197,7 +197,7 @@ shm::SnapshotPoint Snapshot::Impl::before_step(shm::SnapshotPointMaker& maker, c
 }
 
 Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : taker(who) {
-  lock(options.wait_seconds);
+  lock(options.wait);
   try {
     shm::SnapshotPointMaker maker(taker.job);
     list();
@@ -206,7 +206,7 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
     for (const Part* part : small)
       for (const std::vector<float>& array : part->copied) copying_ns += array.size() * 4;
     const auto patience = [&]() -> std::uint64_t {
-      if (options.patience_seconds > 0) return shm::to_ns(options.patience_seconds) + copying_ns;
+      if (options.patience) return shm::to_ns(*options.patience) + copying_ns;
       constexpr std::uint64_t kLeastNs = 100'000'000, kNsPerByte = 10;
       bool is_complete = true;
       std::uint64_t ns = std::max(kLeastNs, 10 * maker.longest_push_ns(is_complete)) + copying_ns;
@@ -223,7 +223,7 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
       } else if (traits_of(taker.job.config().mode).steps_together()) {
         // No worker waits for this, so it may take long.
         point = maker.between_steps(
-            shm::to_ns(options.patience_seconds > 0 ? options.patience_seconds : options.wait_seconds));
+            shm::to_ns(options.patience ? options.patience : options.wait));
         if (point.is_held_up)
           throw Error(
               fmt::format("cannot take a snapshot of job '{}': step {} has been decided, but its workers, which are "

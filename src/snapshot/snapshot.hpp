@@ -42,7 +42,7 @@ struct Snapshotter {
 };
 
 struct PS_SHM_HIDDEN Snapshot::Impl {
-  // Waits for the previous snapshot, up to options.wait_seconds, and for pushes under way, up to its patience. Throws
+  // Waits for the previous snapshot, up to options.wait, and for pushes under way, up to its patience. Throws
   // Error if the previous snapshot is not given back, /dev/shm has no space for reserves, or the job is damaged.
   Impl(const Snapshotter& taker, const SnapshotOptions& options);
   ~Impl();
@@ -74,7 +74,7 @@ struct PS_SHM_HIDDEN Snapshot::Impl {
   mutable std::pair<std::string, std::uint64_t> ordered_of;
 
  private:
-  void lock(double wait_seconds);
+  void lock(WaitLimit wait);
   void unlock() noexcept;
   void list();
   std::vector<Part*> small_ones(std::uint64_t bytes);

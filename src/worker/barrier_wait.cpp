@@ -10,7 +10,7 @@
 namespace ps_shm {
 
 bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
-  const double timeout = core_.options.guest ? 0 : core_.config.step_timeout_seconds;  // it leaves nobody out
+  const WaitLimit timeout = core_.options.guest ? std::nullopt : core_.config.step_timeout;  // it leaves nobody out
   if (!wait_) {
     constexpr double kWarnSeconds = 10.0;
     wait_.emplace(core_.options, timeout, kWarnSeconds);
@@ -29,12 +29,13 @@ bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
     throw Timeout(
         fmt::format("step {} of job '{}' did not complete within {} s: still waiting for {}; end or continue "
                     "it, or raise `step-timeout`",
-                    round_, core_.job.job(), timeout, whom()));
+                    round_, core_.job.job(), timeout->count(), whom()));
   for (const std::uint32_t other : missing)
     shm::record_event(core_.job,
                       {.kind = shm::EventKind::kLeftOut, .rank = other, .step = round_, .first = core_.rank});
   wait_->log(
-      fmt::format("worker {}: step {} goes on without {}, after {} s of waiting", core_.rank, round_, whom(), timeout));
+      fmt::format("worker {}: step {} goes on without {}, after {} s of waiting", core_.rank, round_, whom(),
+                         timeout->count()));
   return true;
 }
 

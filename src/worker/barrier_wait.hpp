@@ -15,7 +15,7 @@ namespace ps_shm {
 // To be passed to Barrier::wait, which calls it before each sleep. Valid for one round.
 class BarrierWait {
  public:
-  // `is_step`: the barrier ends a sync step, which goes on without the missing workers after step_timeout_seconds.
+  // `is_step`: the barrier ends a sync step, which goes on without the missing workers after step_timeout.
   BarrierWait(WorkerCore& core, const shm::Barrier& barrier, std::uint64_t round, bool is_step) noexcept
       : core_(core), barrier_(barrier), round_(round), is_step_(is_step) {}
 

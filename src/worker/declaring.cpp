@@ -68,7 +68,7 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
   if (std::any_of(missing.begin(), missing.end(), [](const std::string& slot) { return slot != "ema"; }))
     first.updates = 0;
   if (!missing.empty() && slots_missed.insert(missing).second)
-    Wait(options, 0, 1)
+    Wait(options, std::nullopt, 1)
         .log(fmt::format("worker {}: the checkpoint has no {} of variable '{}' and similar ones: they start fresh",
                          rank, fmt::join(missing, ", "), state.name));
   return first;
@@ -100,8 +100,8 @@ void Worker::Impl::initialise(VariableState& state, const Initializer& initializ
   shm::futex_announce(job.state().activity);
 }
 
-// Without an initializer this worker cannot take over from a dead one, so it needs a deadline (0: none).
-void Worker::Impl::wait_initialised(VariableState& state, const Initializer* initialize, double deadline_seconds) {
+// Without an initializer this worker cannot take over from a dead one, so it needs a limit.
+void Worker::Impl::wait_initialised(VariableState& state, const Initializer* initialize, WaitLimit limit) {
   shm::VariableShm& record = state.parts.front().record;
   const std::uint64_t holder = entry.holders.load_acquire();  // (ranks.J4) this worker's own
   const std::uint64_t my_claim = shm::make_init_claim(holder, shm::kRankByte + rank);
@@ -125,7 +125,7 @@ void Worker::Impl::wait_initialised(VariableState& state, const Initializer* ini
   const auto is_initialised = [&] { return record.init.load_acquire() == shm::kInitialised; };  // (directory.D6)
   try_claim();
   if (is_initialised()) return;
-  Wait wait(options, deadline_seconds, 1.0);
+  Wait waiting(options, limit, 1.0);
   const WaitMark mark(entry, shm::WaitingFor::kInitialised, state.parts.front().position);
   shm::wait_for_fact(job.state().activity, is_initialised, [&] {
     try_claim();
@@ -133,15 +133,15 @@ void Worker::Impl::wait_initialised(VariableState& state, const Initializer* ini
     const auto what = [&] {
       return fmt::format("worker {}: waiting for variable '{}' to be initialised", rank, record.name);
     };
-    if (!wait.slice(what))
+    if (!waiting.slice(what))
       throw Timeout(
           fmt::format("variable '{}' of job '{}' was not initialised within {} s; start a worker that "
                       "initialises it",
-                      record.name, job.job(), deadline_seconds));
+                      record.name, job.job(), limit->count()));
   });
 }
 
-std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, double wait_seconds) {
+std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, WaitLimit wait) {
   std::vector<std::uint32_t> positions;
   const auto is_complete = [&] {
     const std::uint32_t first = directory.find(name);
@@ -152,10 +152,10 @@ std::vector<std::uint32_t> Worker::Impl::wait_declared(const std::string& name, 
            (config.reduce != Reduce::kAtomic || directory.accumulator(last) != shm::kNoVariable);
   };
   if (is_complete()) return positions;
-  Wait wait(options, wait_seconds, 1.0);
+  Wait waiting(options, wait, 1.0);
   const WaitMark mark(entry, shm::WaitingFor::kVariable, 0);
   shm::wait_for_fact(job.state().activity, is_complete, [&] {
-    if (!wait.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
+    if (!waiting.slice([&] { return fmt::format("worker {}: waiting for variable '{}' to be declared", rank, name); }))
       throw Error(fmt::format("job '{}' has no variable '{}'; it has {}", job.job(), name,
                               config::what_there_is(name, directory.names())),
                   ErrorCode::kNotFound);
@@ -196,17 +196,17 @@ std::vector<Variable> Worker::variables(std::span<const VariableSpec> specs, con
   std::vector<Variable> handles;
   for (std::size_t i = 0; i < specs.size(); ++i) {
     const Initializer initialize_one = [&](std::span<float> out) { initialize(i, out); };
-    impl.wait_initialised(*states[i], &initialize_one, 0);
+    impl.wait_initialised(*states[i], &initialize_one, std::nullopt);
     states[i]->forget_pulls();
     handles.push_back(Variable(states[i]));
   }
   return handles;
 }
 
-Variable Worker::variable(const std::string& name, double wait_seconds) {
+Variable Worker::variable(const std::string& name, WaitLimit wait) {
   Impl& impl = owned();
-  VariableState& state = impl.state_at(impl.wait_declared(name, wait_seconds));
-  impl.wait_initialised(state, nullptr, wait_seconds);
+  VariableState& state = impl.state_at(impl.wait_declared(name, wait));
+  impl.wait_initialised(state, nullptr, wait);
   state.forget_pulls();
   return Variable(&state);
 }

@@ -153,7 +153,7 @@ void FreeSteps::wait_for_slowest() {
   if (!may_begin(false)) {
     const std::uint64_t begin_ns = shm::monotonic_ns();
     constexpr double kWarnSeconds = 10.0;
-    Wait wait(core_.options, core_.config.step_timeout_seconds, kWarnSeconds);
+    Wait wait(core_.options, core_.config.step_timeout, kWarnSeconds);
     const WaitMark mark(core_.entry, shm::WaitingFor::kClock, core_.live.settings.staleness);
     shm::wait_for_fact(
         core_.job.state().clocks, [&] { return may_begin(false) || core_.job.is_over(); },
@@ -167,7 +167,7 @@ void FreeSteps::wait_for_slowest() {
             throw Timeout(fmt::format(
                 "worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
                 "or raise `staleness` or `step-timeout`",
-                core_.rank, core_.job.job(), core_.config.step_timeout_seconds, core_.live.settings.staleness, whom()));
+                core_.rank, core_.job.job(), core_.config.step_timeout->count(), core_.live.settings.staleness, whom()));
         });
     if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::monotonic_ns());
   }

@@ -59,8 +59,8 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   // declaring.cpp
   std::uint64_t slots_of(const VariableSpec& spec) const;
   VariableState& state_at(const std::vector<std::uint32_t>& positions);
-  std::vector<std::uint32_t> wait_declared(const std::string& name, double wait_seconds);
-  void wait_initialised(VariableState& state, const Initializer* initialize, double deadline_seconds);
+  std::vector<std::uint32_t> wait_declared(const std::string& name, WaitLimit wait);
+  void wait_initialised(VariableState& state, const Initializer* initialize, WaitLimit limit);
   void initialise(VariableState& state, const Initializer& initialize);
   const Checkpoint& begun_with();
   bool are_initialised(std::span<const VariableSpec> specs);

@@ -33,8 +33,8 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     throw Error("a guest has the job's last rank, and is neither recorded nor replayed");
   if (options.rank && *options.rank >= kMaxWorkers)
     throw Error(fmt::format("rank {} is out of range: ranks are 0 to {}", *options.rank, kMaxWorkers - 1));
-  constexpr double kRankPatience = 1.0;  // a successor may come before the kernel has finished ending its predecessor
-  Wait wait(options, options.wait_job_seconds, 1.0), rank_wait(options, kRankPatience, 60.0);
+  constexpr Seconds kRankPatience{1};  // a successor may come before the kernel has finished ending its predecessor
+  Wait wait(options, options.wait_job, 1.0), rank_wait(options, kRankPatience, 60.0);
   const shm::Trust trust{.group = shm::shared_with_group(options.group).group};
   shm::NameWait names;
   std::string reason = "there is no such job yet";
@@ -98,7 +98,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
     };
     if (!wait.slice([&] { return fmt::format("waiting for job '{}': {}", options.job, why()); }))
       throw Timeout(fmt::format("waited {} s for job '{}': {}; start its ps_shm, or list the jobs with inspect_shm ls",
-                                options.wait_job_seconds, options.job, why()));
+                                options.wait_job->count(), options.job, why()));
     names.pause();
   }
 }

@@ -69,7 +69,7 @@ class LoaderTurn {
  public:
   explicit LoaderTurn(WorkerCore& core) : locks_(core.job.locks()) {
     constexpr std::uint64_t kPauseNs = 1'000'000;
-    Wait wait(core.options, 0, 1.0);
+    Wait wait(core.options, std::nullopt, 1.0);
     const WaitMark mark(core.entry, shm::WaitingFor::kData, 0);
     while (!locks_.try_take(shm::kLoaderByte)) {
       if (core.job.is_over()) throw JobFinished(fmt::format("job {} was ended", core.job.job()));
@@ -117,7 +117,7 @@ TableState::TableState(WorkerCore& worker, const std::unique_ptr<StepMode>& step
 void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
   const std::vector<StoredTable>& all = from.tables();
   const auto log = [&](const std::string& line) {
-    Wait(core.options, 0, 1).log(fmt::format("worker {}: {}", core.rank, line));
+    Wait(core.options, std::nullopt, 1).log(fmt::format("worker {}: {}", core.rank, line));
   };
   const auto stored =
       std::find_if(all.begin(), all.end(), [&](const StoredTable& one) { return one.name == spec.name; });

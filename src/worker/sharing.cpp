@@ -29,7 +29,7 @@ SharedBytes Worker::shared(const std::string& key, const SharedLoader& load) {
   Impl& impl = owned();
   std::optional<shm::SharedData> found = shm::SharedData::try_attach(impl.job);
   if (!found) {
-    Wait wait(impl.options, 0, 1.0);
+    Wait wait(impl.options, std::nullopt, 1.0);
     const WaitMark mark(impl.entry, shm::WaitingFor::kData, 0);
     impl.try_load(key, load);
     const auto is_there = [&] {

@@ -135,7 +135,7 @@ void TableState::tell_of_memory() {
     for (const shm::TableLane& lane : of_part) has_told = has_told || lane.has_lacked_memory;
   if (!has_told || !parts.front()->may_tell()) return;
   const TableStatistics now = statistics();
-  Wait(core.options, 0, 1)
+  Wait(core.options, std::nullopt, 1)
       .log(fmt::format("worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now "
                        "on it {}; give "
                        "/dev/shm more memory, or declare fewer rows",

@@ -9,11 +9,9 @@ namespace ps_shm {
 
 using shm::to_ns;
 
-Wait::Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds)
-    : options_(options), period_ns_(to_ns(notice_seconds)) {
-  const std::uint64_t now = shm::now_ns();
-  deadline_ns_ = deadline_seconds > 0 ? now + to_ns(deadline_seconds) : ~std::uint64_t{0};
-  notice_ns_ = now + period_ns_;
+Wait::Wait(const WorkerOptions& options, WaitLimit limit, double notice_seconds)
+    : options_(options), deadline_ns_(shm::now_ns() + shm::to_ns(limit)), period_ns_(to_ns(notice_seconds)) {
+  notice_ns_ = shm::now_ns() + period_ns_;
 }
 
 bool Wait::slice(const std::function<std::string()>& what) {

@@ -14,9 +14,8 @@ namespace ps_shm {
 // A wait in progress. slice() is to be called before each sleep.
 class Wait {
  public:
-  // `deadline_seconds`: 0 for none. `notice_seconds`: the interval of progress messages; the first comes after one
-  // interval.
-  Wait(const WorkerOptions& options, double deadline_seconds, double notice_seconds);
+  // `notice_seconds`: the interval of progress messages; the first comes after one interval.
+  Wait(const WorkerOptions& options, WaitLimit limit, double notice_seconds);
 
   // Throws Interrupted if the caller asks to stop. Returns false if the deadline has passed. what() is called when a
   // progress message is due.

@@ -136,7 +136,7 @@ void Worker::wait_for_workers() {
   const auto to_come = [&] {
     return impl.job.steps_done() != impl.job.first_round(0) ? 0 : impl.user_barrier.still_to_join();
   };
-  Wait wait(impl.options, 0, 1.0);
+  Wait wait(impl.options, std::nullopt, 1.0);
   const WaitMark mark(impl.entry, shm::WaitingFor::kBarrier, 0);
   shm::wait_for_fact(
       impl.job.state().activity, [&] { return to_come() == 0; },
@@ -155,7 +155,7 @@ bool Worker::wait_to_be_last() {
   if (impl.open_pushes != 0)
     throw Error("wait_to_be_last() within a PushGroup: end the group first", ErrorCode::kInvalidState);
   std::vector<std::uint32_t> others;  // that are alive, by rank
-  Wait wait(impl.options, 0, 1.0);
+  Wait wait(impl.options, std::nullopt, 1.0);
   const WaitMark mark(impl.entry, shm::WaitingFor::kOthersLeft, 0);
   shm::wait_for_fact(
       impl.job.state().activity,

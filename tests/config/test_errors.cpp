@@ -87,7 +87,7 @@ TEST_CASE("errors: a program can tell a job that does not exist from one that is
   const test::JobName name;
   const std::string& job = name.text();
   CHECK(code_of([&] { JobView view(job); }) == ErrorCode::kNotFound);
-  CHECK(code_of([&] { Worker worker({.job = job, .wait_job_seconds = 0.001}); }) == ErrorCode::kTimedOut);
+  CHECK(code_of([&] { Worker worker({.job = job, .wait_job = Seconds(0.001)}); }) == ErrorCode::kTimedOut);
   CHECK(code_of([&] { Server server(config_of("no name")); }) == ErrorCode::kInvalidArgument);
   Server server(config_of(job));
   CHECK(code_of([&] { Server other(config_of(job)); }) == ErrorCode::kAlreadyExists);
@@ -99,7 +99,7 @@ TEST_CASE("errors: a program can tell a job that does not exist from one that is
     const auto zero = [](std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); };
     const Variable w = worker.variable({.name = "w", .shape = {2}}, zero);
     CHECK(code_of([&] { worker.variable({.name = "w", .shape = {3}}, zero); }) == ErrorCode::kIncompatible);
-    CHECK(code_of([&] { worker.variable("v", 0.001); }) == ErrorCode::kNotFound);
+    CHECK(code_of([&] { worker.variable("v", Seconds(0.001)); }) == ErrorCode::kNotFound);
     std::vector<float> three(3);
     CHECK(code_of([&] { worker.pull(w, three); }) == ErrorCode::kInvalidArgument);
     CHECK(code_of([&] { worker.variable({.name = "huge", .shape = {std::uint64_t{1} << 40}}, zero); }) ==
@@ -109,7 +109,7 @@ TEST_CASE("errors: a program can tell a job that does not exist from one that is
 
 TEST_CASE("errors: of publications and of checkpoints") {
   const std::string name = test::unique_job_name();
-  CHECK(code_of([&] { Subscriber subscriber(name, {.wait_seconds = 0.001}); }) == ErrorCode::kTimedOut);
+  CHECK(code_of([&] { Subscriber subscriber(name, {.wait = Seconds(0.001)}); }) == ErrorCode::kTimedOut);
   const std::string folder = "/tmp/" + name;
   CHECK(code_of([&] { Checkpoint checkpoint(folder); }) == ErrorCode::kDamaged);
 }

@@ -127,7 +127,7 @@ TEST_CASE("settings: a real number loses no bit") {
   for (const float rate : {0.1F, 1e-45F, 1.17549435e-38F, 3.40282347e38F, 0.333333343F, 16777217.0F}) {
     JobConfig config = config::resolved({});
     config.optimizer.learning_rate = rate;
-    config.linger_seconds = double(rate) / 3;
+    config.linger = Seconds(double(rate) / 3);
     CHECK(config::decode(config::encode(config)) == config);
   }
 }
@@ -185,7 +185,7 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
   refused([](JobConfig& c) { c.optimizer.learning_rate = 0, c.optimizer.rule = UpdateRule::kFtrl; },
           "`lr` must be greater than 0 with `optimizer` ftrl, which divides by it");
   refused([](JobConfig& c) { c.optimizer.weight_decay = -1; }, "`weight-decay` must be at least 0");
-  refused([](JobConfig& c) { c.linger_seconds = -1; }, "`linger` must be at least 0");
+  refused([](JobConfig& c) { c.linger = Seconds(-1); }, "`linger` must be at least 0");
   refused([](JobConfig& c) { c.chunk_bytes = 1000; },
           "`chunk-bytes` must be a power of two from 1KiB to 1MiB, auto or gpu");
   refused([](JobConfig& c) { c.layout = Layout{9}; }, "`layout`: unknown value; expected versioned|inplace|single-writer");

@@ -219,7 +219,7 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
 TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others read the gradient") {
   FakeGpu fake;
   JobConfig config = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
-  config.step_timeout_seconds = 0.05;  // the second worker never joins
+  config.step_timeout = Seconds(0.05);  // the second worker never joins
   Server server(config);
   GpuMember member(fake.box, config, {5003});
   const auto start_push = [&](float gradient) {

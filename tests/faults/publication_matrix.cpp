@@ -261,7 +261,7 @@ class Publication {
     ++publishers_;
     return spawn("publisher", [this, strike] {
       strike.arm_it();
-      Publisher publisher(spec_, {.wait_seconds = kPatience});
+      Publisher publisher(spec_, {.wait = Seconds(kPatience)});
       for (std::uint64_t round = 0; !wishes_->finish && !wishes_->publisher_ends; ++round) {
         if (const auto number = round % 2 == 1 ? publish_next_in_parts(publisher) : publish_next(publisher))
           wishes_->published = *number;
@@ -290,7 +290,7 @@ class Publication {
   pid_t start_writer(std::uint32_t number, const Strike& strike = {}) {
     return spawn(fmt::format("writer {}", number), [this, number, strike] {
       strike.arm_it();
-      Publisher publisher(spec_, {.wait_seconds = kPatience, .plan = plan_, .writer = number});
+      Publisher publisher(spec_, {.wait = Seconds(kPatience), .plan = plan_, .writer = number});
       const bool may_leave = strike.point || strike.store != 0;
       while (!wishes_->finish && !(may_leave && wishes_->publisher_ends)) try {
           const std::uint64_t next = publisher.generation() + 1;
@@ -299,7 +299,7 @@ class Publication {
             fill_words(bytes, word_of(next, slice));
             out.write(bytes);
           };
-          const std::uint64_t made = publisher.publish_slices(write, 10 * next, 0.2);
+          const std::uint64_t made = publisher.publish_slices(write, 10 * next, Seconds(0.2));
           if (made != next) throw Failed{fmt::format("generation {} for step {}", made, next)};
           wishes_->published = made;
           if (made % 3 == 2) publisher.trim();
@@ -322,13 +322,13 @@ class Publication {
     ++readers_;
     return spawn("reader", [this, strike, number] {
       strike.arm_it();
-      Subscriber subscriber(name_.text(), {.wait_seconds = kPatience});
+      Subscriber subscriber(name_.text(), {.wait = Seconds(kPatience)});
       std::optional<Generation> held;
       std::uint64_t last = 0;
       const bool may_leave = strike.point || strike.store != 0;
       while (!wishes_->finish && !(may_leave && wishes_->reader_leaves && held)) {
         try {
-          Generation next = subscriber.read(last, 0.05);
+          Generation next = subscriber.read(last, Seconds(0.05));
           if (next.number() <= last) throw Failed{"an older generation after a newer one"};
           if (!is_right(next)) throw Failed{fmt::format("generation {} is not whole", next.number())};
           if (held && !is_right(*held)) throw Failed{fmt::format("generation {} has changed", held->number())};

@@ -35,7 +35,7 @@ namespace ps_shm::test {
 
 inline constexpr std::uint32_t kWorkers = 3;
 inline constexpr std::uint64_t kElements = 3000;  // several chunks in each of two parts
-inline constexpr double kStepTimeout = 0.2;
+inline constexpr Seconds kStepTimeout{0.2};
 
 // A job, its processes, and the outcome for each of them.
 class StruckJob {
@@ -53,7 +53,7 @@ class StruckJob {
     config_.placement = Placement::kPartition;
     config_.optimizer.rule = UpdateRule::kAdd;
     // leaves time for the process that revives it
-    config_.linger_seconds = case_.row->actor == FaultActor::kReviver ? kPatience : 0.1;
+    config_.linger = Seconds(case_.row->actor == FaultActor::kReviver ? kPatience : 0.1);
     config_.layout = case_.layout;
     config_.mode = case_.is_sync() ? Mode::kSync : case_.kind == Kind::kSsp ? Mode::kSsp : Mode::kAsync;
     config_.staleness = 3;
@@ -61,7 +61,7 @@ class StruckJob {
     if (case_.kind == Kind::kBackup) config_.quorum = kWorkers - 1;
     if (case_.kind == Kind::kSummed) config_.reduce = Reduce::kAtomic;
     if (case_.kind != Kind::kSsp) config_.staleness = 0;
-    if (goes_on_without_stopped() && case_.is_sync()) config_.step_timeout_seconds = kStepTimeout;
+    if (goes_on_without_stopped() && case_.is_sync()) config_.step_timeout = kStepTimeout;
   }
 
   ~StruckJob() {
@@ -147,7 +147,7 @@ class StruckJob {
       std::vector<float> values(kElements);
       // The first step fails if a worker joins later than the step's time-out. On a busy machine joining may take that
       // long.
-      if (config_.step_timeout_seconds > 0 && !wait_for([this] { return shared_->joined >= kWorkers; }))
+      if (config_.step_timeout && !wait_for([this] { return shared_->joined >= kWorkers; }))
         throw Error("the others do not join");
       for (std::uint64_t step = 0; orders.leaves_after == 0 || step < orders.leaves_after; ++step) {
         if ((shared_->finish && !orders.stays) || worker.finished() ||
@@ -184,7 +184,7 @@ class StruckJob {
       std::optional<JobView> view;
       while (!shared_->finish && !view)
         if (std::optional<JobView> found = JobView::try_open(config_.job)) view.emplace(std::move(*found));
-      const SnapshotOptions options{.patience_seconds = 0.05};
+      const SnapshotOptions options{.patience = Seconds(0.05)};
       while (!shared_->finish) {
         try {
           look_at(view->snapshot(options), struck_pushes);

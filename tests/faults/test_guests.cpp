@@ -30,7 +30,7 @@ JobConfig config_of(Mode mode, std::uint32_t workers = 1) {
   JobConfig config = settings(workers, mode);
   config.chunk_bytes = 1024;
   config.optimizer.rule = UpdateRule::kAdd;
-  config.linger_seconds = 1000;
+  config.linger = Seconds(1000);
   return config;
 }
 
@@ -198,7 +198,6 @@ TEST_CASE("guests: a job has one, which is refused where a worker has its rank")
 
 TEST_CASE("guests: a job of two workers does not begin with a worker and a guest (guest.G1, guest.G2)") {
   JobConfig config = config_of(Mode::kSync, 2);
-  config.step_timeout_seconds = 0;
   Server server(config);
   const SharedCount first_steps, second_steps;
   const auto work = [&](const SharedCount& steps) {

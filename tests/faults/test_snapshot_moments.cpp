@@ -36,7 +36,7 @@ TEST_CASE("moments: a snapshot whose point a waiter has opened is taken again (s
     else
       job->worker(1).pushing.store_release(0);
   });
-  const Snapshot snapshot = taker.snapshot({.patience_seconds = 1});
+  const Snapshot snapshot = taker.snapshot({.patience = Seconds(1)});
   CHECK(snapshot.epoch() == 2);
   CHECK(snapshot.partial_ranks().empty());
 }

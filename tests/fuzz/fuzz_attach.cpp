@@ -36,7 +36,7 @@ struct Target {
     config.tasks = 2;
     config.mode = Mode::kSsp;
     config.placement = Placement::kPartition;
-    config.step_timeout_seconds = 0.05;
+    config.step_timeout = Seconds(0.05);
     return config;
   }
 };

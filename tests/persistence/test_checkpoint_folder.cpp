@@ -137,7 +137,7 @@ TEST_CASE("a save that is asked to stop leaves no checkpoint and gives its snaps
   CHECK(persistence::list_checkpoints(folder.path()).size() == 1);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
   CHECK(Checkpoint::latest(folder.path())->folder() == before);
-  CHECK_NOTHROW(job.save(folder.path(), {.wait_seconds = 0}));
+  CHECK_NOTHROW(job.save(folder.path(), {.wait = Seconds(0)}));
 }
 
 TEST_CASE("the last checkpoint is kept, whatever else is in the folder") {

@@ -146,7 +146,7 @@ void pull(const Me& me) {
 void snapshot(const Me& me) {
   Member member(me);
   while (!is_over()) try {
-      check(me, member.worker.snapshot({.wait_seconds = 2}), "a worker's snapshot");
+      check(me, member.worker.snapshot({.wait = Seconds(2)}), "a worker's snapshot");
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnavailable) throw;  // a stopped process has one
     }
@@ -156,7 +156,7 @@ void view(const Me& me) {
   Member(me).worker.leave();  // the variables are declared
   const JobView job(me.job);
   while (!is_over()) try {
-      check(me, job.snapshot({.wait_seconds = 2}), "a snapshot from outside");
+      check(me, job.snapshot({.wait = Seconds(2)}), "a snapshot from outside");
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kUnavailable) throw;
     }
@@ -166,7 +166,7 @@ void subscribe(const Me& me) {
   Subscriber subscriber(me.publication);
   const std::uint32_t plus = subscriber.find("plus"), minus = subscriber.find("minus");
   for (std::uint64_t number = 0; !is_over();) try {
-      const Generation generation = subscriber.read(number, 0.5);
+      const Generation generation = subscriber.read(number, Seconds(0.5));
       number = generation.number();
       check(me, generation.values<float>(plus), generation.values<float>(minus), "a generation");
     } catch (const Timeout&) {
@@ -286,7 +286,7 @@ void write(const Me& me) {
     const std::uint64_t step = publisher.step() + 1;
     const std::vector<float> values(kElements, static_cast<float>(step));
     try {
-      publisher.publish_slices([&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); }, step, 0.2);
+      publisher.publish_slices([&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); }, step, Seconds(0.2));
       ++me.record->acknowledged;
     } catch (const Timeout&) {  // the other writer is dead, stopped, or at the next step
     }
@@ -294,9 +294,9 @@ void write(const Me& me) {
 }
 
 void collect(const Me& me) {
-  Subscriber subscriber(me.publication + "-w", {.wait_seconds = 60});
+  Subscriber subscriber(me.publication + "-w", {.wait = Seconds(60)});
   for (std::uint64_t number = 0; !is_over();) try {
-      const Generation generation = subscriber.read(number, 0.5);
+      const Generation generation = subscriber.read(number, Seconds(0.5));
       number = generation.number();
       ++me.record->states;
       for (const float one : generation.values<float>(0))

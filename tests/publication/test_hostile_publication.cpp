@@ -88,9 +88,9 @@ TEST_CASE("hostile publication: any word of a round altered") {
       .name = name.text(), .tensors = {{.name = "w", .shape = {8}}}, .subscribers = 1, .records = 4, .writers = 1};
   const auto publish = [&spec](double seconds) {
     const std::vector<float> values(8, 1.0F);
-    Publisher publisher(spec, {.wait_seconds = 0.001, .plan = {{{0, {0}, {8}}}}, .writer = 0});
+    Publisher publisher(spec, {.wait = Seconds(0.001), .plan = {{{0, {0}, {8}}}}, .writer = 0});
     const auto write = [&](std::uint32_t, Publisher::SliceOutput& out) { out.write_floats(values); };
-    for (std::uint64_t step = 1; step <= 3; ++step) publisher.publish_slices(write, step, seconds);
+    for (std::uint64_t step = 1; step <= 3; ++step) publisher.publish_slices(write, step, Seconds(seconds));
   };
   Bytes healthy;
   {

@@ -131,7 +131,7 @@ TEST_CASE("publication: a new generation wakes a reader before its slice is over
   Subscriber subscriber(name.text());
   ManualClock clock;
   std::atomic<bool> has_read{false};
-  std::thread reader([&] { has_read = subscriber.read(0, 1000).number() == 1; });
+  std::thread reader([&] { has_read = subscriber.read(0, Seconds(1000)).number() == 1; });
   CHECK(clock.wait_for_sleepers(1));
   publish_next(publisher);
   CHECK(eventually([&] { return has_read.load(); }));
@@ -144,12 +144,12 @@ TEST_CASE("publication: read returns at its deadline") {
   Publisher publisher(bundle_of(name));
   Subscriber subscriber(name.text());
   const ManualClock clock(ManualClock::Sleeps::kPass);
-  CHECK(contains(message_of<Timeout>([&] { subscriber.read(0, 20); }), "no generation above 0 within 20 s"));
+  CHECK(contains(message_of<Timeout>([&] { subscriber.read(0, Seconds(20)); }), "no generation above 0 within 20 s"));
   CHECK(clock.passed_ns() == 20 * test::kSecond);
-  CHECK_THROWS_AS(subscriber.read(0, 0), Timeout);
+  CHECK_THROWS_AS(subscriber.read(0, Seconds(0)), Timeout);
   publish_next(publisher);
-  CHECK(subscriber.read(0, 0).number() == 1);
-  CHECK_THROWS_AS(subscriber.read(1, 20), Timeout);
+  CHECK(subscriber.read(0, Seconds(0)).number() == 1);
+  CHECK_THROWS_AS(subscriber.read(1, Seconds(20)), Timeout);
   CHECK(clock.passed_ns() == 40 * test::kSecond);
 }
 
@@ -330,7 +330,7 @@ TEST_CASE("publication: a subscriber has at most two generations at a time") {
   Generation one = subscriber.read();
   std::optional<Generation> other = subscriber.read();
   CHECK(contains(message_of<Error>([&] { subscriber.try_read(); }), "at most 2 generations at a time"));
-  CHECK_THROWS_AS(subscriber.read(0, 0), Error);
+  CHECK_THROWS_AS(subscriber.read(0, Seconds(0)), Error);
   other.reset();
   publish_next(publisher);
   one = subscriber.read(one.number());  // as in a loop: the old one is released when the new one is there
@@ -399,7 +399,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be returned, and rep
   bool stops = false;
   std::string said;
   std::optional<Generation> first;
-  PublisherOptions options{.busy = BusyPolicy::kWait, .busy_seconds = 0.01};
+  PublisherOptions options{.busy = BusyPolicy::kWait, .busy_wait = Seconds(0.01)};
   options.stop_requested = [&] {
     if (++notices == 3) first.reset();
     return stops;
@@ -408,7 +408,7 @@ TEST_CASE("publication: a publisher may wait for a lease to be returned, and rep
     said = line;
     stops = !first;  // not during the wait that ends with it
   };
-  options.busy_seconds = 20;
+  options.busy_wait = Seconds(20);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Publisher publisher(spec, options);
   Subscriber one(name.text()), other(name.text());

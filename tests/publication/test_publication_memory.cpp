@@ -337,17 +337,17 @@ TEST_CASE("acknowledgements: a publisher sees which generation each subscriber u
   CHECK((readers[1].rank == 1 && readers[1].acknowledged == 1 && readers[1].generations.empty()));
   CHECK(publisher.wait_for(1, 2).empty());
   CHECK(publisher.wait_for(2, 1) == std::vector<std::uint32_t>{1});
-  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 2, 0),
+  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 2, Seconds(0)),
                        doctest::Contains("1 of 2 subscribers have acknowledged generation 2 within 0 s; not yet: "
                                          "subscribers 1"),
                        Timeout);
-  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 3, 0), doctest::Contains("1 of 3 subscribers"), Timeout);
+  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 3, Seconds(0)), doctest::Contains("1 of 3 subscribers"), Timeout);
   CHECK_THROWS_WITH_AS(publisher.wait_for(3), doctest::Contains("no generation 3 to wait for"), Error);
   CHECK_THROWS_WITH_AS(publisher.wait_for(2, 5), doctest::Contains("4 places for subscribers, fewer than 5"), Error);
   { const Subscriber gone = std::move(other); }
   CHECK(publisher.readers().size() == 1);
   CHECK(publisher.wait_for(2).empty());
-  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 2, 0), doctest::Contains("no other is alive"), Timeout);
+  CHECK_THROWS_WITH_AS(publisher.wait_for(2, 2, Seconds(0)), doctest::Contains("no other is alive"), Timeout);
   Subscriber next(name.text());
   CHECK(publisher.readers()[1].acknowledged == 0);
 }
@@ -366,13 +366,13 @@ TEST_CASE("acknowledgements: the next owner of a killed subscriber's entry has a
     return 0;
   });
   REQUIRE(acknowledged.hear());
-  CHECK(publisher.wait_for(1, 1, 0).empty());
+  CHECK(publisher.wait_for(1, 1, Seconds(0)).empty());
   dies.kill();
   CHECK(publisher.readers().empty());
-  CHECK_THROWS_AS(publisher.wait_for(1, 1, 0), Timeout);
+  CHECK_THROWS_AS(publisher.wait_for(1, 1, Seconds(0)), Timeout);
   Subscriber next(name.text());
   CHECK(publisher.readers()[0].acknowledged == 0);
-  CHECK_THROWS_AS(publisher.wait_for(1, 1, 0), Timeout);
+  CHECK_THROWS_AS(publisher.wait_for(1, 1, Seconds(0)), Timeout);
 }
 
 TEST_CASE("acknowledgements: one ends the publisher's wait before its slice is over, and so does a death") {
@@ -392,7 +392,7 @@ TEST_CASE("acknowledgements: one ends the publisher's wait before its slice is o
   std::optional<std::vector<std::uint32_t>> missing;
   std::atomic<bool> is_over{false};
   std::thread first([&] {
-    missing = publisher.wait_for(1, 1, 1000);
+    missing = publisher.wait_for(1, 1, Seconds(1000));
     is_over = true;
   });
   CHECK(clock.wait_for_sleepers(1));
@@ -401,7 +401,7 @@ TEST_CASE("acknowledgements: one ends the publisher's wait before its slice is o
   clock.advance(test::kSlice);  // releases it if nobody has woken it
   first.join();
   CHECK(missing == std::vector<std::uint32_t>{1});
-  std::thread second([&] { missing = publisher.wait_for(1, 0, 1000); });
+  std::thread second([&] { missing = publisher.wait_for(1, 0, Seconds(1000)); });
   CHECK(clock.wait_for_sleepers(1));
   dies.kill();
   clock.advance(test::kSlice);

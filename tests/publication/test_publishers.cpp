@@ -60,7 +60,7 @@ class LivingPublisher {
   Child child_;
 };
 
-PublisherOptions hasty_publisher() { return {.wait_seconds = 0.05}; }
+PublisherOptions hasty_publisher() { return {.wait = Seconds(0.05)}; }
 
 // Calls `act` once, before the first query (or the first change) of a lock.
 class BeforeLock {
@@ -153,7 +153,7 @@ TEST_CASE("publisher: a stopped one is alive: its readers wait, and nobody takes
   kill(publisher.pid(), SIGSTOP);
   Subscriber subscriber(name.text());
   CHECK(subscriber.read().number() == 1);
-  CHECK_THROWS_AS(subscriber.read(1, 0.05), Timeout);
+  CHECK_THROWS_AS(subscriber.read(1, Seconds(0.05)), Timeout);
   const std::string error = error_of([&] { Publisher(bundle_of(name), hasty_publisher()); });
   CHECK(contains(error, "has a publisher; it is in use by "));
   CHECK(contains(error, "its publisher (process " + std::to_string(publisher.pid()) + ")"));
@@ -165,7 +165,7 @@ TEST_CASE("publisher: the next one waits until the previous one ends") {
   publish_next(*first);
   Subscriber subscriber(name.text());
   int looks = 0;
-  PublisherOptions options{.wait_seconds = 20};
+  PublisherOptions options{.wait = Seconds(20)};
   options.stop_requested = [&] {
     if (++looks == 3) first.reset();
     return false;
@@ -200,7 +200,7 @@ TEST_CASE("publisher: a reader gets the last generation of one that ends while i
     publish_next(*publisher);
     publisher.reset();
   });
-  CHECK(subscriber.read(1, 20).number() == 2);
+  CHECK(subscriber.read(1, Seconds(20)).number() == 2);
   CHECK_FALSE(publisher);
 }
 

@@ -140,7 +140,7 @@ TEST_CASE("writers: another plan and a second writer of the same number are refu
   std::swap(other.plan[0], other.plan[1]);
   CHECK_THROWS_WITH_AS(other.writer(1), doctest::Contains("has other slices of its writers"), Error);
   CHECK_THROWS_WITH_AS(Publisher({.name = all.spec.name, .tensors = all.spec.tensors, .subscribers = 2, .records = 3},
-                                 {.wait_seconds = kHasty}),
+                                 {.wait = Seconds(kHasty)}),
                        doctest::Contains("has a publisher; it is in use by"), Error);
   {
     const Publisher two = all.writer(1);  // what was refused keeps nothing

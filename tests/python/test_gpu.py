@@ -117,11 +117,11 @@ def test_workers_on_gpus_share_the_cores(job, log, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(12)))
     for given, allowed in ({}, 8), ({"workers": 4}, 3), ({"workers": 100}, 1), ({"threads": 2}, 2):
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
-            assert int(opt.worker.settings["threads"]) == allowed
+            assert opt.worker.settings["threads"] == allowed
 
 
 def test_a_job_that_is_made_for_a_model_on_a_gpu_has_chunks_for_gpus(job, log):
-    for given, expected in ({}, "gpu"), ({"chunk_bytes": 4096}, "4096"), ({"chunk_bytes": "auto"}, "0"), ({"wire": "bfloat16"}, "0"), ({"wire": "bfloat16-push"}, "gpu"):
+    for given, expected in ({}, "gpu"), ({"chunk_bytes": 4096}, 4096), ({"chunk_bytes": "auto"}, None), ({"wire": "bfloat16"}, None), ({"wire": "bfloat16-push"}, "gpu"):
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
             assert opt.worker.settings["chunk_bytes"] == expected
 
@@ -129,7 +129,7 @@ def test_a_job_that_is_made_for_a_model_on_a_gpu_has_chunks_for_gpus(job, log):
 def test_a_model_on_a_gpu_joins_a_job_with_other_chunks(job, log):
     with ps_shm.Server(job, lr=0.1):
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1) as opt:
-            assert opt.worker.settings["chunk_bytes"] == "0"
+            assert opt.worker.settings["chunk_bytes"] is None
 
 
 def test_the_link_gets_the_transfer_dtype(job, log):
@@ -149,7 +149,7 @@ def test_on_the_cpu_nothing_is_transferred_and_the_transfer_dtype_does_not_matte
 
 def test_a_worker_on_the_cpu_has_one_thread_and_its_job_chunks_by_size(job):
     with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1) as opt:
-        assert (opt.worker.settings["threads"], opt.worker.settings["chunk_bytes"]) == ("1", "0")
+        assert (opt.worker.settings["threads"], opt.worker.settings["chunk_bytes"]) == (1, None)
 
 
 def test_a_view_says_which_gpu_a_worker_uses(job, log):

@@ -117,10 +117,10 @@ def test_a_rank_among_all_machines_is_not_one_of_this_machine(job, monkeypatch):
 
 def test_the_number_of_workers_is_that_of_this_machine(job, monkeypatch):
     for variables, workers in (
-        ({"WORLD_SIZE": "3"}, "3"),
-        ({"WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4"}, "4"),
-        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "3"}, "1"),
-        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "1"}, "12"),
+        ({"WORLD_SIZE": "3"}, 3),
+        ({"WORLD_SIZE": "12", "LOCAL_WORLD_SIZE": "4"}, 4),
+        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "3"}, 1),
+        ({"SLURM_NTASKS": "12", "SLURM_NNODES": "1"}, 12),
     ):
         with monkeypatch.context() as patch:
             for name, value in variables.items():
@@ -169,9 +169,9 @@ def test_settings_are_those_of_the_command_line(job):
                        place={"w": 0}) as server:
         with ps_shm.Worker(job) as worker:
             said = worker.settings
-            assert (said["mode"], said["staleness"], said["optimizer"], said["place"]) == ("ssp", "3", "adam", "w=0")
+            assert (said["mode"], said["staleness"], said["optimizer"], said["place"]) == ("ssp", 3, "adam", {"w": 0})
             server.set(lr=0.5, mode="async")
-            assert (worker.live["lr"], worker.live["mode"]) == ("0.5", "async")
+            assert (worker.live["lr"], worker.live["mode"]) == (0.5, "async")
             with pytest.raises(TypeError, match="no setting 'stalenes'.*staleness"):
                 server.set(stalenes=1)
             with pytest.raises(ps_shm.Error, match="must be at least 0"):
@@ -198,7 +198,7 @@ def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):
         assert (slow.dropped_steps, quick.dropped_steps) == (1, 0)
         server.set(stale_limit=0)
         assert late_step() == 4  # a change takes effect with the next step
-        assert late_step() == 7 and slow.live["stale_limit"] == "0"
+        assert late_step() == 7 and slow.live["stale_limit"] == 0
         with pytest.raises(ps_shm.Error, match="is not an integer"):
             server.set(stale_limit="scale")
 

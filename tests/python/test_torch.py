@@ -66,10 +66,10 @@ def test_schedulers_of_torch_act_on_the_job(job):
     with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
         scheduler = torch.optim.lr_scheduler.ExponentialLR(opt, 0.5)
         train(model, opt, 1)
-        assert opt.worker.live["lr"] == "1"
+        assert opt.worker.live["lr"] == 1
         scheduler.step()
         train(model, opt, 1)
-        assert opt.worker.live["lr"] == "0.5"
+        assert opt.worker.live["lr"] == 0.5
         with pytest.raises(ValueError, match="must support momentum"):  # sgd has none
             torch.optim.lr_scheduler.OneCycleLR(opt, 0.2, total_steps=13)
 
@@ -138,7 +138,7 @@ def test_groups_have_rates_and_weight_decay_of_their_own(job, mode):
     with ps_shm.torch.Optimizer(model, job, create=True, mode=mode, optimizer="adamw", lr=0.02, params=groups(model)) as opt:
         assert [group["lr"] for group in opt.param_groups] == pytest.approx([0.01, 0.05, 0.02])
         assert [group["weight_decay"] for group in opt.param_groups] == pytest.approx([0.1, 0.4, 0])
-        assert opt.worker.settings["weight_decay"] == "0.4"
+        assert opt.worker.settings["weight_decay"] == pytest.approx(0.4)
         train_in_two_halves(plain, torch.optim.AdamW(groups(plain), lr=0.02, weight_decay=0))
         train_in_two_halves(model, opt)
         for a, b in zip(plain.state_dict().values(), model.state_dict().values()):
@@ -182,7 +182,7 @@ def test_a_group_may_have_no_rate_and_the_job_needs_none_if_all_have_one(job):
     model = small_model()
     params = [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[3].parameters(), "lr": 0.0}]
     with ps_shm.torch.Optimizer(model, job, create=True, params=params) as opt:
-        assert opt.worker.settings["lr"] == "0.5" and [group["lr"] for group in opt.param_groups] == [0.5, 0.0]
+        assert opt.worker.settings["lr"] == 0.5 and [group["lr"] for group in opt.param_groups] == [0.5, 0.0]
         before = {n: p.detach().clone() for n, p in model.named_parameters()}
         train(model, opt, 1)
         assert [n for n, p in model.named_parameters() if not torch.equal(p, before[n])] == ["0.weight"]

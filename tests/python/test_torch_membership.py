@@ -169,7 +169,7 @@ def test_a_process_that_only_joins_leaves_the_rate_and_the_decay_as_they_are(job
         server.set(lr=0.001)
         with ps_shm.torch.Optimizer(model, job, create=True, rank=0, restore=kept) as opt:
             train(model, opt, 1)
-            assert opt.param_groups[0]["lr"] == pytest.approx(0.001) and float(opt.worker.live["lr"]) == pytest.approx(0.001)
+            assert opt.param_groups[0]["lr"] == pytest.approx(0.001) and opt.worker.live["lr"] == pytest.approx(0.001)
             assert opt.param_groups[0]["weight_decay"] == 0.5 and opt.worker.variable("0.weight").regularize == 1
 
 
@@ -499,14 +499,14 @@ def test_the_lowest_living_rank_sets_the_rate_and_the_buffers(job):
             opt.step()
 
         step(models[1], second, 0.5)
-        assert second.worker.live["lr"] == "1"
+        assert second.worker.live["lr"] == 1
         step(models[0], first, 0.25)
-        assert second.worker.live["lr"] == "0.25"
+        assert second.worker.live["lr"] == 0.25
         first.close()
 
         def is_set():
             step(models[1], second, 0.125)
-            return second.worker.live["lr"] == "0.125"
+            return second.worker.live["lr"] == 0.125
 
         wait_until(is_set, "the second worker sets the rate")
         before = models[1][1].num_batches_tracked.item()

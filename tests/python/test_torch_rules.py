@@ -62,13 +62,13 @@ def test_a_joining_process_has_the_same_names_and_the_programs_keep_theirs(job):
     model = net()
     with ps_shm.torch.Optimizer(model, f"{job}-a", create=True, optimizer="adam", weight_decay=0.05, workers=2):
         with ps_shm.torch.Optimizer(net(), f"{job}-a", weight_decay=0.05) as second:
-            assert second.worker.settings["l2"] == "0.05" and second.worker.settings["weight_decay"] == "0"
+            assert second.worker.settings["l2"] == 0.05 and second.worker.settings["weight_decay"] == 0
         with pytest.raises(ps_shm.Error, match="`l2` 0.05, and 0.1 is given"):
             ps_shm.torch.Optimizer(net(), f"{job}-a", weight_decay=0.1)
     with ps_shm.Server(f"{job}-b", optimizer="adagrad", weight_decay=0.05):
         with ps_shm.torch.Optimizer(net(), f"{job}-b") as opt:
             said = opt.worker.settings
-            assert (said["initial_accumulator"], said["weight_decay"], said["l2"], said["lr"]) == ("0.1", "0.05", "0", "0.05")
+            assert (said["initial_accumulator"], said["weight_decay"], said["l2"], said["lr"]) == (0.1, 0.05, 0, 0.05)
     with pytest.raises(ValueError, match="the same; give one"):
         ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam", weight_decay=0.05, l2=0.1)
     with pytest.raises(ValueError, match="ftrl has `l2`"):
@@ -82,10 +82,10 @@ def test_settings_in_the_spelling_of_torch(job):
     with ps_shm.torch.Optimizer(model, job, create=True, optimizer="rmsprop", alpha=0.9, eps=np.float64(1e-6), lr=torch.tensor(0.25),
                                 **without_effect) as opt:
         said = opt.worker.settings
-        assert (said["rho"], float(said["epsilon"]), said["lr"]) == ("0.9", pytest.approx(1e-6), "0.25")
+        assert (said["rho"], said["epsilon"], said["lr"]) == (0.9, pytest.approx(1e-6), 0.25)
         opt.param_groups[0]["lr"] = torch.tensor(0.5)
         train(model, opt, 1)
-        assert opt.worker.live["lr"] == "0.5"
+        assert opt.worker.live["lr"] == 0.5
     for wrong, says in (({"dampening": 0.5}, "dampening=0.5: no optimizer"), ({"maximize": True}, "negated loss"),
                         ({"centered": True}, "centered"), ({"optimizer": "adam", "amsgrad": True}, "amsgrad"),
                         ({"optimizer": "momentum"}, "needs momentum=")):

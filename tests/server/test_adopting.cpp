@@ -34,7 +34,7 @@ JobConfig settings(const JobName& name) {
   JobConfig config;
   config.job = name.text();
   config.optimizer.rule = UpdateRule::kAdd;
-  config.linger_seconds = 0.1;
+  config.linger = Seconds(0.1);
   return config;
 }
 
@@ -261,7 +261,7 @@ TEST_CASE("adopting: a job that was ended is not begun again while one of its wo
     CHECK_MESSAGE(said.find("was ended, and " + whom) != std::string::npos, said);
   }
   WorkerOptions options = quiet(name);
-  options.wait_job_seconds = 0.1;
+  options.wait_job = Seconds(0.1);
   CHECK_THROWS_WITH_AS((Worker{options}), doctest::Contains(whom.c_str()), Error);
   CHECK(JobView(name.text()).values("v") == std::vector<float>(100, 1.0F));
   survivor.reset();

@@ -52,7 +52,7 @@ TEST_CASE("ending: the last worker of a job that was asked to end removes it if 
 TEST_CASE("ending: the first task that ends a job gives the reason, and the other ends for the same reason") {
   JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
   config.tasks = 2;
-  config.linger_seconds = 100;
+  config.linger = Seconds(100);
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   {
@@ -96,7 +96,7 @@ TEST_CASE("ending: a job continues until the last of its workers has left") {
 
 TEST_CASE("ending: a ps without a worker waits for one for the linger time") {
   JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.linger_seconds = 1000;
+  config.linger = Seconds(1000);
   const JobName name(config.job);
   Server server(config);
   Worker(options(config)).step();
@@ -138,7 +138,7 @@ TEST_CASE("ending: a ps that is asked to end names the workers that have not lef
 
 TEST_CASE("ending: a ps runs its periodic tasks once a second") {
   JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.linger_seconds = 10;
+  config.linger = Seconds(10);
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);

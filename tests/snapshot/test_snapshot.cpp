@@ -142,7 +142,7 @@ TEST_CASE("snapshot: bytes from any offset are those of the whole, whatever the 
 TEST_CASE("snapshot: a job has one at a time") {
   Scene scene;
   const ManualClock clock(ManualClock::Sleeps::kPass);
-  const SnapshotOptions patient{.wait_seconds = 10};
+  const SnapshotOptions patient{.wait = Seconds(10)};
   {
     const Snapshot first = scene.worker.snapshot();
     CHECK_THROWS_WITH_AS(scene.worker.snapshot(patient), doctest::Contains("release the one that this object has"),
@@ -164,7 +164,7 @@ TEST_CASE("snapshot: a group of pushes is atomic") {
     const PushGroup group = scene.worker.group_pushes();
     scene.worker.push(scene.variables[0], scene.gradients[0]);
     taker = std::thread([&] {
-      const Snapshot snapshot = scene.server.snapshot({.patience_seconds = 20});
+      const Snapshot snapshot = scene.server.snapshot({.patience = Seconds(20)});
       has_snapshot = true;
       CHECK(snapshot.partial_ranks().empty());
       CHECK(are_all(copies(snapshot, specs()), 1));
@@ -190,11 +190,11 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
   {
     const PushGroup group = stopped.group_pushes();
     stopped.push(theirs, scene.gradients[0]);
-    const SnapshotOptions soon{.patience_seconds = 1};
+    const SnapshotOptions soon{.patience = Seconds(1)};
     CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1});
     const std::uint64_t waited = clock.passed_ns();
     CHECK(waited >= kSecond);
-    const SnapshotOptions late{.patience_seconds = 1000};
+    const SnapshotOptions late{.patience = Seconds(1000)};
     CHECK(scene.worker.snapshot(late).partial_ranks() ==
           std::vector<std::uint32_t>{1});  // stuck since before the last one
     scene.push();
@@ -388,7 +388,7 @@ TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pu
   for (int round = 0; round < 200; ++round) {
     std::vector<std::uint64_t> before(kPushers);
     for (std::uint32_t rank = 0; rank < kPushers; ++rank) before[rank] = done[rank];
-    const Snapshot snapshot = scene.worker.snapshot({.patience_seconds = 30});
+    const Snapshot snapshot = scene.worker.snapshot({.patience = Seconds(30)});
     REQUIRE(snapshot.partial_ranks().empty());
     for (std::uint32_t rank = 0; rank < kPushers; ++rank) {
       const auto values = copies(snapshot, {declared[2 * rank], declared[2 * rank + 1], declared[2 * kPushers + rank]});

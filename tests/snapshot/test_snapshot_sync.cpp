@@ -166,7 +166,7 @@ TEST_CASE("snapshot: sync: each of many in a row is the state between two steps,
     while (server.global_step() < 5) std::this_thread::yield();
     std::uint64_t last = 0;
     for (int round = 0; round < 100; ++round) {
-      const Snapshot snapshot = server.snapshot({.patience_seconds = 30});
+      const Snapshot snapshot = server.snapshot({.patience = Seconds(30)});
       REQUIRE(snapshot.partial_ranks().empty());
       REQUIRE(snapshot.global_step() >= last);
       last = snapshot.global_step();

@@ -141,7 +141,7 @@ JobConfig summed(std::uint32_t workers) {
   config.workers = workers;
   config.mode = Mode::kSync;
   config.reduce = Reduce::kAtomic;
-  config.step_timeout_seconds = 600;
+  config.step_timeout = Seconds(600);
   return config;
 }
 

@@ -47,7 +47,7 @@ constexpr std::uint64_t kLeastPublished = 10;
 
 // Publishes every `period`, or less often: no result depends on it.
 int publish(const BundleSpec& spec, Tally& tally, std::chrono::microseconds period) {
-  Publisher publisher(spec, {.wait_seconds = 600});
+  Publisher publisher(spec, {.wait = Seconds(600)});
   for (auto next = Clock::now(); !tally.stops; next += period) {
     const std::uint64_t number = publisher.generation() + 1;
     if (const auto got = publish_next(publisher)) {
@@ -64,14 +64,14 @@ int publish(const BundleSpec& spec, Tally& tally, std::chrono::microseconds peri
 // Reads until it is told to stop, or `reads` generations; holds one while it takes the next.
 int read(const std::string& name, Tally& tally, std::uint64_t reads, std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  Subscriber subscriber(name, {.wait_seconds = 600});
+  Subscriber subscriber(name, {.wait = Seconds(600)});
   ++tally.subscribed;
   std::optional<Generation> held;
   std::uint64_t last = 0;
   // Some generations must appear meanwhile, whatever share of the processor the publisher gets.
   for (std::uint64_t count = 0; (count < reads || tally.published <= kLeastPublished) && !tally.stops;) {
     try {
-      Generation next = subscriber.read(random() % 16 == 0 ? last : 0, 0.05);  // some are the same again
+      Generation next = subscriber.read(random() % 16 == 0 ? last : 0, Seconds(0.05));  // some are the same again
       tally.backwards += next.number() < last;
       last = next.number();
       tally.broken += !is_whole(next) + (held && !is_whole(*held));

@@ -30,7 +30,7 @@ inline JobConfig config_of(UpdateRule rule, Layout layout = Layout::kVersioned) 
   config.chunk_bytes = 1024;
   config.layout = layout;
   config.optimizer.rule = rule;
-  config.linger_seconds = 0;
+  config.linger = Seconds(0);
   return config;
 }
 

@@ -28,7 +28,7 @@ inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVers
   config.workers = workers;
   config.mode = mode;
   config.layout = layout;
-  config.step_timeout_seconds = 600;
+  config.step_timeout = Seconds(600);
   config.optimizer.learning_rate = 0.5F;
   return config;
 }

@@ -70,7 +70,7 @@ inline JobConfig job(Mode mode, std::uint32_t workers, std::uint64_t steps) {
   config.mode = mode;
   config.steps = steps;
   if (mode == Mode::kSsp) config.staleness = 2;
-  config.step_timeout_seconds = 600;
+  config.step_timeout = Seconds(600);
   return config;
 }
 

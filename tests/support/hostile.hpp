@@ -101,7 +101,7 @@ inline void train_once(const std::string& job, const std::vector<VariableSpec>& 
   const ManualClock clock(ManualClock::Sleeps::kPass);
   WorkerOptions options;
   options.job = job;
-  options.wait_job_seconds = 1;
+  options.wait_job = Seconds(1);
   options.stop_requested = [&clock] { return clock.passed_ns() >= 10 * kSecond; };
   options.log = [](const std::string&) {};
   Worker worker(options);
@@ -137,15 +137,15 @@ inline void use_publication(const BundleSpec& spec) {
     for (std::uint32_t record = 0; record < bundle.records(); ++record) sum += look_at(bundle, record).has_value();
   });
   attempt([&] {
-    Subscriber subscriber(spec.name, {.wait_seconds = 0.001});
-    const Generation generation = subscriber.read(0, 0);
+    Subscriber subscriber(spec.name, {.wait = Seconds(0.001)});
+    const Generation generation = subscriber.read(0, Seconds(0));
     for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor)
       for (const std::byte byte : generation.tensor(tensor)) sum += std::size_t(byte);
     static_cast<void>(subscriber.try_read(generation.number()));
   });
   asm volatile("" : : "r"(sum));
   attempt([&] {
-    Publisher publisher(spec, {.wait_seconds = 0.001});
+    Publisher publisher(spec, {.wait = Seconds(0.001)});
     const auto write = [](std::uint32_t, std::span<std::byte> out) { std::fill(out.begin(), out.end(), std::byte{1}); };
     const std::uint32_t first[] = {0};
     for (int i = 0; i < 4; ++i) static_cast<void>(i == 2 ? publisher.publish(first, write) : publisher.publish(write));

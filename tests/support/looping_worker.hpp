@@ -30,7 +30,7 @@ inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 inline JobConfig config_of(Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
   JobConfig config = settings(workers, mode);
   config.chunk_bytes = 1024;
-  config.linger_seconds = 0;
+  config.linger = Seconds(0);
   config.optimizer.rule = UpdateRule::kSgd;
   config.optimizer.learning_rate = 0.5F;
   return config;

@@ -51,7 +51,7 @@ struct Sharded {
       {{0, {0, 0}, {6, 2}}, {1, {0}, {3}}}, {{0, {0, 2}, {6, 1}}}, {{1, {3}, {4}}, {0, {0, 3}, {6, 2}}, {2, {}, {}}}};
 
   Publisher writer(std::uint32_t number) const {
-    return Publisher(spec, {.wait_seconds = kHasty, .plan = plan, .writer = number});
+    return Publisher(spec, {.wait = Seconds(kHasty), .plan = plan, .writer = number});
   }
   // Writes the slices of the writer as of the step.
   Publisher::WriteSlice write(std::uint32_t writer, std::uint64_t step) const {
@@ -64,7 +64,7 @@ struct Sharded {
     };
   }
   std::uint64_t publish(Publisher& publisher, std::uint32_t writer, std::uint64_t step, double seconds = 60) const {
-    return publisher.publish_slices(write(writer, step), step, seconds);
+    return publisher.publish_slices(write(writer, step), step, Seconds(seconds));
   }
 };
 
@@ -88,7 +88,7 @@ class Publishing {
                   ++writes_;
                   all.write(writer, step)(number, out);
                 },
-                step, seconds);
+                step, Seconds(seconds));
           } catch (const Error& error) {
             message_ = error.what();
           }

@@ -30,7 +30,7 @@ inline JobConfig single_writer_config(UpdateRule rule, Layout layout = Layout::k
   config.chunk_bytes = 32 << 10;
   config.optimizer.rule = rule;
   config.optimizer.learning_rate = 0.01F;
-  config.linger_seconds = 1000;
+  config.linger = Seconds(1000);
   return config;
 }
 

@@ -23,7 +23,7 @@ inline JobConfig config_of(const std::string& job, Mode mode = Mode::kAsync, std
   config.max_workers = 4;
   config.chunk_bytes = 1024;
   config.optimizer.rule = UpdateRule::kAdd;
-  config.linger_seconds = 0;
+  config.linger = Seconds(0);
   return config;
 }
 

@@ -41,7 +41,7 @@ inline BundleSpec bundle_of(const PublicationName& name, std::uint32_t tensors =
   return spec;
 }
 
-inline SubscriberOptions hasty(double seconds = 0.05) { return {.group = {}, .wait_seconds = seconds}; }
+inline SubscriberOptions hasty(double seconds = 0.05) { return {.group = {}, .wait = Seconds(seconds)}; }
 
 // Tensor t changes in every 2^t-th generation. Returns the generation for which the tensor of a given generation was
 // written.

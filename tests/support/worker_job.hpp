@@ -17,7 +17,7 @@ inline JobConfig settings(std::uint32_t workers, Mode mode) {
   config.job = test::unique_job_name();
   config.workers = workers;
   config.mode = mode;
-  config.step_timeout_seconds = 600;
+  config.step_timeout = Seconds(600);
   return config;
 }
 

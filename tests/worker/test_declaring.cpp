@@ -49,7 +49,7 @@ TEST_CASE("another worker's variable is found by its name, an unknown one is not
   Worker first(options(config)), second(options(config));
   first.variable(vector_of(4), zero);
   CHECK(second.variable("v").element_count() == 4);
-  CHECK_THROWS_WITH_AS(second.variable("w", 0.05), doctest::Contains("it has v"), Error);
+  CHECK_THROWS_WITH_AS(second.variable("w", Seconds(0.05)), doctest::Contains("it has v"), Error);
 }
 
 TEST_CASE("an initialiser that throws leaves the variable to the next one") {
@@ -71,7 +71,7 @@ TEST_CASE("an initialiser that dies is replaced by another rank and by its own s
     Server server(config);
     die_initialising(config);
     Worker worker(options(config, successor));
-    CHECK_THROWS_WITH_AS(worker.variable("v", 0.05), doctest::Contains("was not initialised"), Timeout);
+    CHECK_THROWS_WITH_AS(worker.variable("v", Seconds(0.05)), doctest::Contains("was not initialised"), Timeout);
     CHECK(is_all_four(worker, worker.variable(vector_of(50'000), four)));
   }
 }

@@ -21,7 +21,7 @@ JobConfig settings(Mode mode, std::uint32_t workers = 1) {
   config.job = test::unique_job_name();
   config.workers = workers;
   config.mode = mode;
-  config.step_timeout_seconds = 600;
+  config.step_timeout = Seconds(600);
   config.optimizer.learning_rate = 1.0F;
   return config;
 }

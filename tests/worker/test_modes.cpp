@@ -160,7 +160,7 @@ TEST_CASE("ssp: a late joiner starts at the slowest worker's step, and blocks no
 
 TEST_CASE("ssp: a wait beyond the time-out names the worker that it waited for") {
   JobConfig config = settings(2, Mode::kSsp);
-  config.step_timeout_seconds = 30;
+  config.step_timeout = Seconds(30);
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   const ManualClock clock(ManualClock::Sleeps::kPass);

@@ -320,7 +320,7 @@ TEST_CASE("a wait ends when its caller wants to stop") {
 
 TEST_CASE("a sync step continues after its time-out, names the worker it leaves out, and stops waiting for it") {
   JobConfig config = settings(2, Mode::kSync);
-  config.step_timeout_seconds = 5;
+  config.step_timeout = Seconds(5);
   ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   std::vector<std::string> said;
@@ -367,7 +367,7 @@ TEST_CASE("a sync step continues after its time-out, names the worker it leaves 
 
 TEST_CASE("a barrier gives up after its time-out and names the workers that it waited for") {
   JobConfig config = settings(2);
-  config.step_timeout_seconds = 10;
+  config.step_timeout = Seconds(10);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   Worker first(options(config)), second(options(config));
@@ -378,7 +378,7 @@ TEST_CASE("a barrier gives up after its time-out and names the workers that it w
 
 TEST_CASE("after a barrier that threw, the next call ends the barrier at which the worker has arrived") {
   JobConfig config = settings(2);
-  config.step_timeout_seconds = 10;
+  config.step_timeout = Seconds(10);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   bool stop = false;
@@ -486,7 +486,7 @@ TEST_CASE("invalid settings are refused") {
   broken([](JobConfig& c) { c.optimizer.learning_rate = -1; });
   broken([](JobConfig& c) { c.optimizer.learning_rate = NAN; });
   broken([](JobConfig& c) { c.optimizer.l2 = -1; });
-  broken([](JobConfig& c) { c.linger_seconds = -1; });
+  broken([](JobConfig& c) { c.linger = Seconds(-1); });
   broken([](JobConfig& c) { c.job = "a/b"; });
   broken([](JobConfig& c) { c.job = ""; });
   broken([](JobConfig& c) { c.job = std::string(65, 'a'); });

@@ -215,7 +215,8 @@ const Settings<PsSettings>& ps_options() {
     const Settings<P> own = {
         {"task", config::whole_or_none(&P::task, 0, kMaxTasks - 1), kRun, kPs,
          "serve only this one of the --ps-tasks shards", {.otherwise = "all shards"}},
-        {"wait-job", config::seconds(&P::wait_job_seconds), kRun, kPs, "--task 1 and up: how long to wait for task 0",
+        {"wait-job", config::wait_limit(&P::wait_job, config::Range::kAmount), kRun, kPs,
+         "--task 1 and up: how long to wait for task 0",
          {.unit = "s"}},
         {"keep-segments", config::flag(&P::keep_segments), kRun, kPs | kLaunch,
          "keep the job's segments in /dev/shm at the end, for inspect_shm"},

@@ -56,7 +56,7 @@ struct PsSettings {
   PublishSettings publish;
   SummarySettings summary;
   std::optional<std::uint32_t> task;  // one of job.tasks; none: all of them in this process
-  double wait_job_seconds = 60.0;     // how long a task other than 0 waits for task 0
+  WaitLimit wait_job = Seconds(60);  // how long a task other than 0 waits for task 0
   bool keep_segments = false;
   bool adopt = false;
 
@@ -97,7 +97,7 @@ struct TrainingSettings {
   std::uint64_t steps = 0;        // count: adds of each worker; without a ps: global steps; 0: default
   std::uint64_t size = 1;         // count: elements of `var`
   double interval_seconds = 0.0;  // count: pause after each add
-  double wait_job_seconds = 60.0;
+  WaitLimit wait_job = Seconds(60);
   std::uint64_t push_every = 1;
   std::optional<float> local_learning_rate;
   bool no_stream_waits = false;   // on a GPU

@@ -130,7 +130,8 @@ const config::Settings<TrainingSettings>& training_settings() {
          {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
          "action on a loss that is not finite: warn once and push, stop this worker, skip the gradient, or skip it and "
          "restore the job's newest checkpoint from --checkpoint-dir"},
-        {"wait-job", seconds(&T::wait_job_seconds), Group::kRun, kBoth, "how long to wait for the job to exist",
+        {"wait-job", wait_limit(&T::wait_job, Range::kAmount), Group::kRun, kBoth,
+         "how long to wait for the job to exist",
          {.unit = "s"}},
         {"no-stream-waits", flag(&T::no_stream_waits), Group::kWorkers, kBoth,
          "on a GPU: enqueue the work of a step when the previous step has finished, not ahead of it by a stream wait"},

@@ -54,10 +54,10 @@ bool Repeating::is_over() noexcept {
 
 Repeating::~Repeating() { static_cast<void>(finish()); }
 
-double wait_seconds(bool is_last) noexcept {
-  if (!is_last) return 1.0;
+Seconds longest_wait(bool is_last) noexcept {
+  if (!is_last) return Seconds(1);
   static const double until = steady_seconds() + 5.0;  // a service manager kills after some tens of seconds
-  return std::max(0.1, until - steady_seconds());
+  return Seconds(std::max(0.1, until - steady_seconds()));
 }
 
 double unix_seconds() noexcept {

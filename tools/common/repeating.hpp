@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "ps_shm/errors.hpp"
+
 namespace ps_shm::tools {
 
 class Repeating {
@@ -47,7 +49,7 @@ class Repeating {
 // For how long a call of a Repeating may wait for what another process holds. A regular one: a second, for the end of the
 // program may have to wait for it. The last ones of a program share five seconds, but have a tenth of a second at least.
 // Thread-safe.
-double wait_seconds(bool is_last) noexcept;
+Seconds longest_wait(bool is_last) noexcept;
 
 double steady_seconds() noexcept;  // monotonic clock, for intervals
 double unix_seconds() noexcept;    // since 1970

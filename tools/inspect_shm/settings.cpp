@@ -35,6 +35,7 @@ Json as_json(const config::Setting<JobConfig>& setting, const JobConfig& config)
   const std::string text = show(setting, config);
   switch (setting.value.kind) {
     case config::Kind::kNumber:
+      if (text == "none") return nullptr;
       return Json::accept(text) ? Json::parse(text) : Json(text);  // or a word that stands for one
     case config::Kind::kFlag:
       return text == "on";
@@ -55,7 +56,7 @@ Json as_json(const config::Setting<JobConfig>& setting, const JobConfig& config)
 std::string key_of(const config::Setting<JobConfig>& setting) {
   std::string key = setting.name;
   std::replace(key.begin(), key.end(), '-', '_');
-  return setting.value.form == "TIME" ? key + "_seconds" : key;
+  return setting.value.form.starts_with("TIME") ? key + "_seconds" : key;
 }
 
 }  // namespace

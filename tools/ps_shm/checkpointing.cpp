@@ -44,7 +44,7 @@ Checkpointing::~Checkpointing() = default;
 
 bool Checkpointing::finish() noexcept { return repeating_.finish(); }
 
-void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
+void Checkpointing::save(WaitLimit wait, std::uint64_t at_step) {
   double began = steady_seconds();
   if (!loss_.mean()) {  // two checkpoints may follow each other closely
     next_losses_ = began;
@@ -63,7 +63,7 @@ void Checkpointing::save(double wait_seconds, std::uint64_t at_step) {
                                               {.max_file_bytes = settings_.max_file_bytes,
                                                .loss = loss_.mean(),
                                                .group = group_,
-                                               .wait_seconds = wait_seconds,
+                                               .wait = wait,
                                                .at_step = at_step,
                                                .stop_requested = stop});
   loss_.reset();  // only now: an attempt that fails is made again
@@ -103,7 +103,7 @@ bool Checkpointing::look_ahead(double now, std::uint64_t step) {
   const std::uint64_t at_step = due_->next_step();
   if ((last_step_ != 0 && at_step >= last_step_) || now < next_order_ || !is_near(now, step)) return false;
   try {
-    save(wait_seconds(false), at_step);
+    save(longest_wait(false), at_step);
   } catch (const Interrupted&) {
     next_order_ = steady_seconds() + kPauseSeconds;
     return false;
@@ -142,7 +142,7 @@ bool Checkpointing::look(bool is_last) {
   if (step == saved_ && !(is_last && step == first_step_ && has_pushed())) return false;
   if (!is_last && !is_due) return false;
   try {
-    save(wait_seconds(is_last), 0);
+    save(longest_wait(is_last), 0);
   } catch (const Error& error) {
     if (!may_come_soon(error)) due_->move_past(now, step);  // else at the next call
     throw;

@@ -39,7 +39,7 @@ class Checkpointing {
   bool is_near(double now, std::uint64_t step);
   bool look_ahead(double now, std::uint64_t step);
   // Of the present state, or of that before `at_step`, for which it waits: throws Interrupted after some time.
-  void save(double wait_seconds, std::uint64_t at_step);
+  void save(WaitLimit wait, std::uint64_t at_step);
 
   const std::string job_, group_;
   const CheckpointSettings settings_;

@@ -29,7 +29,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   ServerOptions options;
   options.task = settings.task;
   options.adopt = settings.adopt;
-  options.wait_job_seconds = settings.wait_job_seconds;
+  options.wait_job = settings.wait_job;
   options.stop_requested = [] { return tools::stop_requests() != 0; };
   options.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   const bool keeps = !settings.checkpoint.dir.empty() && settings.task.value_or(0) == 0;
@@ -72,7 +72,7 @@ int serve(const tools::PsSettings& settings, bool is_first) {
   const std::uint64_t step = server.global_step();
   if (reason == EndReason::kAllWorkersLeft) say(fmt::format("job {} finished at step {}", job.job, step));
   if (reason == EndReason::kLingerOver)
-    say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger_seconds));
+    say(fmt::format("job {} ended at step {}: no worker for {} s", job.job, step, job.linger.count()));
   if (reason == EndReason::kStopRequested) say(fmt::format("job {} was interrupted at step {}", job.job, step));
   if (has_summaries) say(tools::summaries_line(settings.summary.dir));
   if (!is_saved) return tools::kFailed;

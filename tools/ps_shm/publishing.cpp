@@ -38,7 +38,7 @@ class Publishing::Bundle {
 
   // Whether the newest generation equals the job's current values, bit for bit. Of the last call.
   bool is_up_to_date() {
-    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(true)}, group_);
+    const Snapshot snapshot = view_.snapshot({.wait = longest_wait(true)}, group_);
     std::vector<std::byte> now;
     for (std::uint32_t tensor = 0; tensor < slots_.size(); ++tensor) {
       const std::span<const std::byte> newest = publisher_->tensor(tensor);
@@ -52,7 +52,7 @@ class Publishing::Bundle {
   // False: subscribers hold leases on all generations that fit. Throws Error for a state that has a part of a push,
   // unless such states are asked for: a generation promises complete pushes, so that state is left out.
   bool publish(bool is_last) {
-    const Snapshot snapshot = view_.snapshot({.wait_seconds = wait_seconds(is_last)}, group_);
+    const Snapshot snapshot = view_.snapshot({.wait = longest_wait(is_last)}, group_);
     const bool is_partial = !snapshot.partial_ranks().empty();
     if (is_partial && !publishes_partial_) {
       ++left_out_;

@@ -109,7 +109,7 @@ int evaluate(const WorkerSettings& settings) {
   const std::string& job = settings.alone.job;
   SubscriberOptions options;
   options.group = settings.alone.group;
-  options.wait_seconds = settings.training.wait_job_seconds;
+  options.wait = settings.training.wait_job;
   options.stop_requested = is_stop_requested;
   if (!settings.quiet) options.log = [](const std::string& line) { tell(fmt::format("{}: {}", kWho, line)); };
   Subscriber subscriber(settings.publication.empty() ? job : settings.publication, options);

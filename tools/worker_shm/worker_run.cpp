@@ -80,7 +80,7 @@ Worker join(const WorkerSettings& settings, train::SpanLog* trace) {
   options.rank = settings.rank;
   // A link to a GPU brings several times what one thread applies.
   options.threads = settings.threads.value_or(settings.device.may_be_cuda() ? 0 : 1);
-  options.wait_job_seconds = settings.training.wait_job_seconds;
+  options.wait_job = settings.training.wait_job;
   options.stop_requested = is_stop_requested;
   options.record = settings.record;
   options.replay = settings.replay;

@@ -60,7 +60,7 @@ class Box:
                 self.view = ps_shm.View(options.job)
                 variables = self.view.variables()
                 # A job that was restored begins with variables of its checkpoint that nobody has declared yet.
-                has_stepped = self.view.global_step > int(self.view.settings["first_step"])
+                has_stepped = self.view.global_step > self.view.settings["first_step"]
                 if has_stepped and all(v.initialised for v in variables) and inode == self._inode():
                     break
             except ps_shm.Error as error:

@@ -51,7 +51,7 @@ class Elastic(Joined):
         every: int = 1,
         create: bool = False,
         rank: Union[int, Literal["any"], None] = None,
-        wait: float = 60.0,
+        wait: Optional[float] = 60.0,
         group: str = "",
         threads: int = 1,
         prefix: str = "",

@@ -215,7 +215,7 @@ class Embedding(torch.nn.Module):
                 f"embedding '{self.name}': {first} of this process has the table of that name; give this one another name, use "
                 "that module twice, or pass share=True to train one table from both"
             )
-        scale = 1.0 if self._lr is None else self._lr / float(worker.settings["lr"])
+        scale = 1.0 if self._lr is None else self._lr / worker.settings["lr"]
         if self._keyed:
             had_table = self._table is not None
             table = worker.table(

@@ -72,7 +72,7 @@ class Membership:
         job: Union[str, Worker, None],
         create: bool,
         rank: Union[int, Literal["any"], None],
-        wait: float,
+        wait: Optional[float],
         group: str,
         threads: int,
         settings: dict[str, Any],
@@ -149,7 +149,7 @@ class Membership:
             joined = self._view.workers()
             self._ranks = [w.rank for w in joined if w.state == "alive"]
             if self.worker.settings["mode"] == "sync":
-                self._to_come = max(int(self.worker.settings["workers"]) - len(joined), 0)
+                self._to_come = max(self.worker.settings["workers"] - len(joined), 0)
             self._looked = now
         return self._ranks
 

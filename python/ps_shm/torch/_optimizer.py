@@ -91,7 +91,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         push_every: int = 1,
         local: Optional[torch.optim.Optimizer] = None,
         rank: Union[int, Literal["any"], None] = None,
-        wait: float = 60.0,
+        wait: Optional[float] = 60.0,
         group: str = "",
         threads: Optional[int] = None,
         restore: Union[str, os.PathLike[str], dict[str, Any], None] = None,

@@ -59,7 +59,7 @@ class Publisher(Closing):
         self._publisher = _publication.Publisher(name, specs, writer=writer, slices=plan, **settings)
         self._registration = Registration(self._publisher)
 
-    def publish(self, step: int = 0, *, timeout: float = 60.0) -> Optional[int]:
+    def publish(self, step: int = 0, *, timeout: Optional[float] = 60.0) -> Optional[int]:
         """Publishes the current weights and returns the generation's number, or None if subscribers hold all records.
 
         Args:
@@ -97,7 +97,7 @@ class Publisher(Closing):
         """The live subscribers, with the generation that each uses (ps_shm.Publisher.readers())."""
         return self._publisher.readers()
 
-    def wait_for(self, generation: int, readers: int = 0, timeout: float = 60.0) -> List[int]:
+    def wait_for(self, generation: int, readers: int = 0, timeout: Optional[float] = 60.0) -> List[int]:
         """Waits until subscribers use a generation or a newer one. Returns the ranks of those that do not.
 
         Args:
@@ -152,7 +152,7 @@ class Subscriber(Closing):
         step: the `step` with which that generation was published.
     """
 
-    def __init__(self, name: str, model: torch.nn.Module, *, group: str = "", wait: float = 60.0, strict: bool = True) -> None:
+    def __init__(self, name: str, model: torch.nn.Module, *, group: str = "", wait: Optional[float] = 60.0, strict: bool = True) -> None:
         self._model = own(model)
         self._subscriber = _publication.Subscriber(name, group=group, wait=wait)
         self._names = set(self._subscriber.names)
@@ -179,7 +179,7 @@ class Subscriber(Closing):
                 + "; pass a model like the published one, or strict=False"
             )
 
-    def update(self, wait: bool = False, timeout: float = 60.0, wait_for_publisher: float = 0.0) -> Optional[int]:
+    def update(self, wait: bool = False, timeout: Optional[float] = 60.0, wait_for_publisher: Optional[float] = 0.0) -> Optional[int]:
         """Copies the newest generation into the model and returns its number, or None if the model has it already.
 
         Args:
@@ -226,8 +226,8 @@ class Subscriber(Closing):
         for name, tensor in on_gpu.items():
             tensor.copy_(places[name], non_blocking=True)
 
-    def _read(self, timeout: float, wait_for_publisher: float) -> Generation:
-        until = time.monotonic() + wait_for_publisher
+    def _read(self, timeout: Optional[float], wait_for_publisher: Optional[float]) -> Generation:
+        until = math.inf if wait_for_publisher is None else time.monotonic() + wait_for_publisher
         while True:
             try:
                 return self._subscriber.read(self.generation, timeout=timeout)

@@ -52,7 +52,7 @@ class Rates:
         said = membership.worker.settings
         self._membership, self._groups, self._prefix = membership, groups, prefix
         self._worker, self._rule, self._mode = membership.worker, said["optimizer"], said["mode"]
-        self._decay, self._beta2 = float(said[decay_of(self._rule)]), float(said["beta2"])
+        self._decay, self._beta2 = said[decay_of(self._rule)], said["beta2"]
         self._declared: list[_Factors] = [
             (_scale("lr", group.lr, said), _scale(decay_of(self._rule), group.weight_decay, said)) for group in groups
         ]
@@ -119,7 +119,7 @@ class Rates:
     def _read_live(self) -> dict[str, float]:
         live = self._worker.live
         has_beta, has_momentum = self._rule in ("adam", "adamw"), self._rule in ("momentum", "nesterov")
-        return {key: float(live[key]) for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
+        return {key: live[key] for key in ["lr"] + ["momentum"] * has_momentum + ["beta1"] * has_beta}
 
     def _variables(self, group: Group, bundle: Bundle) -> list[Variable]:
         declared = set(bundle.names)

@@ -125,22 +125,22 @@ def check_slots(state: dict[int, dict[str, Any]], rule: str) -> None:
         raise ValueError(f"the state is of another update rule: the job's optimizer {rule} has no {', '.join(strange)}")
 
 
-def group_of_torch(rule: str, said: dict[str, str]) -> dict[str, Any]:
+def group_of_torch(rule: str, said: dict[str, Any]) -> dict[str, Any]:
     """What PyTorch's optimizer has in a group of parameters, with the job's settings; empty if it has no such rule."""
     if rule not in _OPTIMIZERS:
         return {}
     group: dict[str, Any] = dict(_OPTIMIZERS[rule][0]([torch.zeros(1)], lr=1.0).defaults)  # type: ignore[call-arg]
     for name, key in (("eps", "epsilon"), ("alpha", "rho"), ("initial_accumulator_value", "initial_accumulator")):
         if name in group:
-            group[name] = float(said[key])
+            group[name] = said[key]
     if "betas" in group:
-        group["betas"] = (float(said["beta1"]), float(said["beta2"]))
+        group["betas"] = (said["beta1"], said["beta2"])
     if rule in ("momentum", "nesterov"):
-        group["momentum"], group["nesterov"] = float(said["momentum"]), rule == "nesterov"
+        group["momentum"], group["nesterov"] = said["momentum"], rule == "nesterov"
     return group
 
 
-def check_group(kept: dict[str, Any], rule: str, said: dict[str, str]) -> None:
+def check_group(kept: dict[str, Any], rule: str, said: dict[str, Any]) -> None:
     """Raises ValueError if a group of PyTorch's optimizer has a setting that the job cannot take over."""
     own_names({key: value for key, value in kept.items() if key in _REFUSED})
     of_job = group_of_torch(rule, said)
@@ -148,7 +148,7 @@ def check_group(kept: dict[str, Any], rule: str, said: dict[str, str]) -> None:
     pairs = [(name, kept[name], of_job[name]) for name in fixed if name in kept and name in of_job]
     if "betas" in kept and "betas" in of_job:
         pairs.append(("betas[1]", kept["betas"][1], of_job["betas"][1]))
-    if kept.get("weight_decay") and float(said[decay_of(rule)]) == 0:  # of which that of a group is a multiple
+    if kept.get("weight_decay") and said[decay_of(rule)] == 0:  # of which that of a group is a multiple
         pairs.append(("weight_decay", kept["weight_decay"], 0.0))
     for name, there, here in pairs:
         if not math.isclose(as_number(there), here, rel_tol=1e-6):

@@ -12,8 +12,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <ctime>
+#include <optional>
 
 namespace ps_shm::shm {
 
@@ -85,9 +87,13 @@ inline std::uint64_t unix_now_ns() noexcept {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Converts a duration. At most a century, since 64 bits of nanoseconds do not hold much more.
+// Converts a duration. At most a century, since 64 bits of nanoseconds do not hold much more; so long, too, if there is no
+// limit.
 inline std::uint64_t to_ns(double seconds) noexcept {
   return seconds > 0 ? static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9) : 0;
+}
+inline std::uint64_t to_ns(std::optional<std::chrono::duration<double>> limit) noexcept {
+  return to_ns(limit ? limit->count() : 3e9);
 }
 
 }  // namespace ps_shm::shm

@@ -169,7 +169,7 @@ JobConfig settings(Mode mode, Reduce reduce = Reduce::kOrdered) {
   config.max_workers = 3;
   config.mode = mode;
   config.reduce = reduce;
-  config.step_timeout_seconds = 0.2;
+  config.step_timeout = Seconds(0.2);
   config.optimizer.rule = UpdateRule::kMomentum;
   return config;
 }

@@ -55,7 +55,7 @@ TEST_CASE("job: the settings are read back as they were given") {
   config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.learning_rate = 0.75F, config.optimizer.l2 = 0.125F,
   config.seed = 99;
   config.optimizer.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F, 7.0F};
-  config.linger_seconds = 1.5, config.step_timeout_seconds = 2.5, config.chunk_bytes = 4096;
+  config.linger = Seconds(1.5), config.step_timeout = Seconds(2.5), config.chunk_bytes = 4096;
   config.numa = Numa::kNodes, config.numa_nodes = {0, 0, 0}, config.place = {{"v", 0}, {"w/b:1", 0}};
   const TestJob job(config);
   config.job = job.name.text();

@@ -293,7 +293,7 @@ TEST_CASE("placement: the work of a declarer that died between two parts is comp
       REQUIRE(directory.count() == kept);
       CHECK(JobView(config.job).variables().empty() == (kept < 7));  // of the last one only the accumulator is missing
       Worker worker(options(config));
-      CHECK_THROWS_AS(worker.variable("w", 0.02), Error);
+      CHECK_THROWS_AS(worker.variable("w", Seconds(0.02)), Error);
       const Variable other = worker.variable(spec("other", {4}), [](std::span<float> out) { count_up(0, out); });
       const Variable w = worker.variable(spec("w", {10, 3}), [](std::span<float> out) { count_up(0, out); });
       worker.push(w, std::vector<float>(30, 1.0F));

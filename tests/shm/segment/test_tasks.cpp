@@ -49,7 +49,7 @@ TEST_CASE("tasks: shards are added in any order, and nobody attaches before all 
 
 TEST_CASE("tasks: one whose first task does not come gives up, and reports what to start") {
   JobConfig config = settings(2);
-  const ServerOptions options{.task = 1, .wait_job_seconds = 10};
+  const ServerOptions options{.task = 1, .wait_job = Seconds(10)};
   const ManualClock clock(ManualClock::Sleeps::kPass);
   CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Timeout);
   CHECK(clock.passed_ns() >= 10 * kSecond);
@@ -133,7 +133,7 @@ TEST_CASE("tasks: a successor takes over a dead task's shard, even that of task 
     const JobConfig config = settings(2);
     const JobName name(config.job);
     ServerOptions given;
-    given.wait_job_seconds = 60;
+    given.wait_job = Seconds(60);
     std::unique_ptr<Server> tasks[2];
     for (std::uint32_t task : {0U, 1U}) {
       given.task = task;
@@ -184,7 +184,7 @@ TEST_CASE("tasks: a task with a different number of tasks, or out of range, is r
   JobConfig other = config;
   other.tasks = 3;
   given.task = 1;
-  given.wait_job_seconds = 0.1;
+  given.wait_job = Seconds(0.1);
   CHECK_THROWS_WITH_AS((Server{other, given}), doctest::Contains("`ps-tasks`"), Error);
   given.task = 2;
   CHECK_THROWS_AS((Server{config, given}), Error);

@@ -268,7 +268,7 @@ TEST_CASE("accumulator: if the declarer dies before creating it, the others wait
       .declare(spec, 0, kRankByte + 1);  // a rank that nobody holds; no accumulator: reduce is ordered
   test::alter_setting(job.segments, "reduce", "atomic");
   Worker worker({.job = job.name.text(), .log = [](const std::string&) {}});
-  CHECK_THROWS_AS(worker.variable("v", 0.05), Error);
+  CHECK_THROWS_AS(worker.variable("v", Seconds(0.05)), Error);
   const Variable variable =
       worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });
   worker.push(variable, std::vector<float>(10, 1.0F));
