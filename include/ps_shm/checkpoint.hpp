@@ -125,8 +125,8 @@ class Checkpoint {
   void require(std::span<const VariableSpec> variables) const;
 
   /// Takes a snapshot of the job, and writes the folder step-N in `dir` from it while the job goes on. Returns that
-  /// folder. The data is copied once, in small pieces. Rows of tables by key are not of the snapshot's moment: they are
-  /// copied while pushes go on.
+  /// folder. The data is copied once. Rows of tables by key are not of the snapshot's moment: they are copied while
+  /// pushes go on.
   ///
   /// @throws Error as JobView::snapshot(); kInvalidState if no variable is initialised and there is no table, or in
   /// mode sync if all workers died while a step was applied; Interrupted; or if files cannot be written, of which none

@@ -42,7 +42,7 @@ struct WorkerInfo {
   std::uint32_t rank = 0;                   ///< its number
   WorkerState state = WorkerState::kNever;  ///< whether it has a living owner
   std::uint32_t pid = 0;                    ///< process of the rank's last owner
-  std::uint64_t holders = 0;                ///< number of processes that have owned this rank so far
+  std::uint64_t owners = 0;                 ///< number of processes that have owned this rank so far
   std::uint64_t steps = 0;                  ///< without those whose gradient was dropped
   std::uint64_t pushes = 0;                 ///< per variable
   std::uint64_t pulls = 0;                  ///< per variable
@@ -71,8 +71,8 @@ struct PartInfo {
   std::uint64_t bytes = 0;           ///< size of the values alone, rounded up to whole floats
   std::uint64_t slot_bytes = 0;      ///< size of the optimizer slots
   std::uint64_t offset = 0;          ///< position of the buffers or elements in the shard's segment, in bytes
-  std::uint64_t pieces = 0;          ///< number of chunks (versioned) or blocks (in-place)
-  std::uint64_t piece_elements = 0;  ///< elements per chunk or block; the last one may have fewer
+  std::uint64_t chunks = 0;          ///< number of chunks (versioned) or blocks (in-place)
+  std::uint64_t chunk_elements = 0;  ///< elements per chunk or block; the last one may have fewer
 };
 
 /// A variable of the job.
@@ -104,7 +104,7 @@ struct TableInfo {
 
 /// What a look at the rows of a table finds. The numbers of rows are of those that were looked at.
 struct TableCensus {
-  std::uint64_t looked_at = 0;   ///< rows, of those that have been in use
+  std::uint64_t sampled = 0;   ///< rows, of those that have been in use
   std::uint64_t with_keys = 0;   ///< rows
   std::uint64_t sealed = 0;      ///< of these: rows that are to be evicted, if no push comes first
   std::uint64_t free = 0;        ///< rows that may get a key
@@ -145,7 +145,7 @@ struct ByteCount {
   std::uint64_t control = 0;       ///< control segment
   std::uint64_t values = 0;        ///< values of the variables
   std::uint64_t slots = 0;         ///< their optimizer slots
-  std::uint64_t words = 0;         ///< chunk words and block counters
+  std::uint64_t chunk_words = 0;         ///< chunk words and block counters
   std::uint64_t padding = 0;       ///< buffer headers, ends of buffers and pages, alignment, growth not used yet
   std::uint64_t free_buffers = 0;  ///< free buffers and their tables
   std::uint64_t accumulators = 0;  ///< reduce atomic: accumulators
@@ -156,7 +156,7 @@ struct ByteCount {
   std::uint64_t bridge = 0;        ///< what a bridge to other boxes keeps
   /// The sum of these.
   std::uint64_t total() const noexcept {
-    return control + values + slots + words + padding + free_buffers + accumulators + reserves + gradients +
+    return control + values + slots + chunk_words + padding + free_buffers + accumulators + reserves + gradients +
            shared_data + tables + bridge;
   }
 };

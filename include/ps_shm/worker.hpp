@@ -46,8 +46,8 @@ struct SharedBytes {
   std::span<const std::byte> bytes;    ///< begins at a page boundary
 };
 
-/// Loads the shared bytes: it calls `room` exactly once, with the number of bytes, and fills the span that it gets.
-using SharedLoader = std::function<void(const std::function<std::span<std::byte>(std::size_t bytes)>& room)>;
+/// Loads the shared bytes: it calls `allocate` exactly once, with the number of bytes, and fills the span that it gets.
+using SharedLoader = std::function<void(const std::function<std::span<std::byte>(std::size_t bytes)>& allocate)>;
 
 /// A process's membership in a job: the owner of one rank. The workers and the ps of a job may start in any order.
 ///

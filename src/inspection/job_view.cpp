@@ -109,9 +109,9 @@ struct PS_SHM_HIDDEN JobView::Impl {
         bytes.reserves += record->pieces << record->buffer_class;
         continue;
       }
-      bytes.words += record->pieces * sizeof(shm::PieceWordShm);
-      if (record->data_offset == record->words_offset) bytes.words -= sizeof(float);  // a scalar lies in its word
-      if (shm::has_row_counts(*record)) bytes.words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
+      bytes.chunk_words += record->pieces * sizeof(shm::PieceWordShm);
+      if (record->data_offset == record->words_offset) bytes.chunk_words -= sizeof(float);  // a scalar lies in its word
+      if (shm::has_row_counts(*record)) bytes.chunk_words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
       if (shm::is_accumulator(*record))
         bytes.accumulators += record->elements * shm::gradients_per_float(*record) * sizeof(float);
       else
@@ -121,7 +121,7 @@ struct PS_SHM_HIDDEN JobView::Impl {
         bytes.free_buffers += (std::uint64_t{job.lanes()} * shm::kFreeBuffersPerClass) << record->buffer_class;
     }
     const std::uint64_t known =
-        bytes.words + bytes.values + bytes.accumulators + bytes.reserves + bytes.slots + bytes.free_buffers;
+        bytes.chunk_words + bytes.values + bytes.accumulators + bytes.reserves + bytes.slots + bytes.free_buffers;
     bytes.padding = in_shards > known ? in_shards - known : 0;
     for (const std::string& name : shm::list_segments(shm::control_name(job.job()) + ".w")) {
       shm::Segment gradients;
@@ -235,7 +235,7 @@ std::vector<WorkerInfo> JobView::workers() const {
       info.rank = rank;
       info.state = states[rank];
       info.pid = entry.pid.load_relaxed();  // relaxed, as all below: diagnostic only
-      info.holders = entry.holders.load_relaxed();
+      info.owners = entry.holders.load_relaxed();
       info.steps = figure(shm::Counter::kSteps);
       info.pushes = figure(shm::Counter::kPushes);
       info.pulls = figure(shm::Counter::kPulls);
@@ -294,8 +294,8 @@ std::vector<VariableInfo> JobView::variables() const {
                               .bytes = part->elements * each,
                               .slot_bytes = slot_bytes(*part),
                               .offset = part->data_offset,
-                              .pieces = part->pieces,
-                              .piece_elements = part->piece_elements * each / bytes_of(info.dtype)});
+                              .chunks = part->pieces,
+                              .chunk_elements = part->piece_elements * each / bytes_of(info.dtype)});
         pieces += part->pieces;
         if (info.initialised) updates += sum_updates(impl_->job, *part);
       }

@@ -145,7 +145,7 @@ TableCensus count_rows(const shm::JobSegments& job, const TableView& table, std:
   for (const TablePartView& part : table) {
     shm::PartCensus census =
         shm::take_census(part.segment, *part.checked, {.share = share, .is_in_use = found.has_living_workers});
-    found.looked_at += census.looked_at;
+    found.sampled += census.sampled;
     found.with_keys += census.linked;
     found.free += census.free;
     found.sealed += census.sealed;
@@ -239,7 +239,7 @@ OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::
   if (most != 0) found.share = std::max<std::uint64_t>((rows_in_use(table) + rows - 1) / rows, 1);
   for_rows(job, table, shm::read_live(job).settings.learning_rate, turn % found.share, found.share,
            [&](const TableRow& row, std::uint32_t) {
-             ++found.looked_at;
+             ++found.sampled;
              const std::size_t odd = first_odd(row.values);
              if (odd == row.values.size()) return true;
              if (found.odd++ == 0) found.key = row.key, found.element = odd, found.value = row.values[odd];

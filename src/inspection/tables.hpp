@@ -39,7 +39,7 @@ std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& ta
 // Rows with a NaN or an infinity among those with keys that were looked at.
 struct OddRows {
   std::uint64_t share = 1;  // one in so many rows was looked at
-  std::uint64_t looked_at = 0, odd = 0;
+  std::uint64_t sampled = 0, odd = 0;
   std::uint64_t key = 0, element = 0;  // of the first one
   float value = 0;
 };

@@ -77,7 +77,7 @@ StoredVariable variable_of(const Json& said) {
   variable.dtype = dtype_of(said.at("dtype").get<std::string>());
   for (const Json& extent : said.at("shape").get_ref<const Json::array_t&>()) variable.shape.push_back(whole(extent));
   variable.updates = whole(said.at("updates"));
-  variable.is_point_in_time = !said.at("fuzzy").get<bool>();
+  variable.is_point_in_time = !said.at("not_point_in_time").get<bool>();
   variable.slots = said.at("slots").get<std::vector<std::string>>();
   return variable;
 }
@@ -109,7 +109,7 @@ std::string to_json(const CheckpointFacts& facts) {
       {"loss", nullptr},
       {"learning_rate", facts.learning_rate},
       {"examples", facts.examples},
-      {"split", facts.partial_ranks},
+      {"partial_ranks", facts.partial_ranks},
       {"settings", facts.settings},
       {"variables", Json::array()},
       {"tables", Json::array()},
@@ -120,7 +120,7 @@ std::string to_json(const CheckpointFacts& facts) {
                                  {"dtype", to_string(variable.dtype)},
                                  {"shape", variable.shape},
                                  {"updates", variable.updates},
-                                 {"fuzzy", !variable.is_point_in_time},
+                                 {"not_point_in_time", !variable.is_point_in_time},
                                  {"slots", variable.slots}});
   for (const StoredTable& table : facts.tables)
     json["tables"].push_back({{"name", table.name},
@@ -321,7 +321,7 @@ CheckpointFacts read_facts(const std::string& folder) {
     if (const Json& loss = json.at("loss"); !loss.is_null()) facts.loss = loss.get<double>();
     facts.learning_rate = json.at("learning_rate").get<double>();
     facts.settings = json.at("settings").get<std::map<std::string, std::string>>();
-    facts.partial_ranks = json.at("split").get<std::vector<std::uint32_t>>();
+    facts.partial_ranks = json.at("partial_ranks").get<std::vector<std::uint32_t>>();
     for (const Json& count : json.at("examples").get_ref<const Json::array_t&>())
       if (facts.examples.emplace_back(whole(count)) > kMostExamples) throw std::out_of_range("too many examples");
     std::set<std::string> names;

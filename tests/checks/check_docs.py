@@ -52,6 +52,8 @@ GLOSSARY = {
     r"meetings?": "user barrier",
     r"whoever": "the process or the user that",
     r"tapes?|lanes?": "recorder; free list",
+    r"spares?": "free buffers",
+    r"looked_at|fuzzy": "sampled; not point-in-time",
     r"live settings": "runtime settings",
     r"beg[iau]ns? anew": "is reset, starts from scratch",
     r"strangers?": "other users",

@@ -273,7 +273,7 @@ TEST_CASE("job view: ranks that were never used are not listed; live, left and d
   CHECK(workers[1].state == WorkerState::kLeft);
   CHECK(workers[2].state == WorkerState::kDead);
   CHECK(workers[0].pid == static_cast<std::uint32_t>(getpid()));
-  CHECK(workers[0].holders == 1);
+  CHECK(workers[0].owners == 1);
 }
 
 TEST_CASE("job view: counters and staleness are those of the worker") {

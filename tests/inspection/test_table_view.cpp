@@ -61,7 +61,7 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   const TableCensus rows = view.count_rows("items");
   CHECK(rows.faults.empty());
   CHECK(rows.with_keys == 300);
-  CHECK(rows.looked_at == 300 + rows.free);
+  CHECK(rows.sampled == 300 + rows.free);
   CHECK(rows.sealed + rows.being_made + rows.dead == 0);
   CHECK(rows.pinned == 0);
   CHECK(rows.has_living_workers);
@@ -73,7 +73,7 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(rows.hottest.front().frequency == 10);
   CHECK(rows.hottest.back().frequency == 1);
   const TableCensus sample = view.count_rows("items", 50);
-  CHECK(sample.looked_at < 100);
+  CHECK(sample.sampled < 100);
   CHECK(sample.with_keys > 20);
 
   std::map<std::uint64_t, Floats> read;
@@ -87,7 +87,7 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK(reader.odd_rows(0).odd == 0);
   job.table.push({&keys[7], 1}, Floats{0, 0, NAN});
   const OddRows odd = reader.odd_rows(0);
-  CHECK(odd.looked_at == 300);
+  CHECK(odd.sampled == 300);
   CHECK(odd.share == 1);
   CHECK(odd.odd == 1);
   CHECK(odd.key == keys[7]);
@@ -95,8 +95,8 @@ TEST_CASE("table: the view of a job shows its tables, their rows, and what is us
   CHECK_FALSE(std::isfinite(odd.value));
   const OddRows some = reader.odd_rows(3 * 50);
   CHECK(some.share > 1);
-  CHECK(some.looked_at > 20);
-  CHECK(some.looked_at < 60);
+  CHECK(some.sampled > 20);
+  CHECK(some.sampled < 60);
   CHECK(error_of([&] { view.count_rows("item"); }).find("there is no table 'item': job '") == 0);
   CHECK(error_of([&] { view.table_rows("item"); }).find("has items") != std::string::npos);
 }
@@ -150,7 +150,7 @@ TEST_CASE("table: the view counts rows by their states, also those that a killed
     CHECK(rows.being_made == being_made);
     CHECK(rows.dead == dead);
     CHECK(rows.free == 320 - with_keys - being_made - dead);
-    CHECK(rows.looked_at == 320);
+    CHECK(rows.sampled == 320);
   };
   check(300, 0, 0, 0);
   for (const std::uint64_t row : {7, 8, 9}) set(row, shm::RowState::kSealed);

@@ -77,9 +77,9 @@ for folder in sys.argv[1:]:
     facts = json.load(open(folder + "/checkpoint.json"))
     (variable,) = facts["variables"]
     low, high = values.min(), values.max()
-    assert high - low <= len(facts["split"]), (folder, low, high, facts)
+    assert high - low <= len(facts["partial_ranks"]), (folder, low, high, facts)
     assert low <= variable["updates"] <= high, (folder, low, high, facts)
-    print(int(low) if not facts["split"] else -1)
+    print(int(low) if not facts["partial_ranks"] else -1)
 """
         values = list(map(int, self.in_python(program, *(self.folder / f"step-{step}" for step in cuts)).split()))
         self.assertEqual(values[-1], 60000)

@@ -76,11 +76,11 @@ class Values(ProcessTest):
     def test_statistics_are_those_of_the_values(self):
         values = self.dumped()["values"]
         (row,) = self.json_of("stats", "--job", self.job, "hid_w")["variables"]
-        self.assertEqual((row["element_count"], row["looked_at"]), (8192, 8192))
+        self.assertEqual((row["element_count"], row["sampled"]), (8192, 8192))
         self.assertAlmostEqual(row["mean"], sum(values) / 8192, places=9)
         self.assertAlmostEqual(row["norm"], math.sqrt(sum(x * x for x in values)), places=6)
         histogram = row["histogram"]
-        edges = [histogram["least"], *histogram["limits"]]
+        edges = [histogram["at_least"], *histogram["bounds"]]
         self.assertEqual((edges[0], sum(histogram["counts"])), (min(values), 8192))
         middle = sum(edges[20] < x <= edges[40] for x in values)
         self.assertLessEqual(abs(sum(histogram["counts"][20:40]) - middle), 2)  # rounding at the edges of the bins
@@ -92,7 +92,7 @@ class Values(ProcessTest):
 
     def test_a_sample_is_said_to_be_one(self):
         (row,) = self.json_of("stats", "--job", self.job, "hid_w", "--sample", "3000")["variables"]
-        self.assertLess(row["looked_at"], 4096)
+        self.assertLess(row["sampled"], 4096)
         (all_of_it,) = self.json_of("stats", "--job", self.job, "hid_w")["variables"]
         self.assertLess(abs(row["norm"] - all_of_it["norm"]), 0.2 * all_of_it["norm"])
 

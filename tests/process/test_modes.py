@@ -148,7 +148,7 @@ class Chunks(CountTest):
 
     COUNT = ["--model", "count", "--count-size", "5000", "--steps", "20"]
 
-    def pieces(self):
+    def chunks(self):
         return inspect(self.job, "vars")["variables"][0]["parts"][0]
 
     def test_launch_passes_the_size_on(self):
@@ -156,7 +156,7 @@ class Chunks(CountTest):
             with self.subTest(options=options):
                 result = self.launch("--workers", "2", *self.COUNT, *options, "--keep-segments", env=env)
                 self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 4096)
-                self.assertEqual((self.pieces()["pieces"], self.pieces()["piece_elements"]), (5, 1008))
+                self.assertEqual((self.chunks()["chunks"], self.chunks()["chunk_elements"]), (5, 1008))
                 self.assertEqual(set(self.values()), {40.0})
                 self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
                 self.assertEqual(result["steps"], 40)
@@ -167,7 +167,7 @@ class Chunks(CountTest):
                 self.launch("--workers", "2", *self.COUNT, *options, "--keep-segments", env=env)
                 self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], "gpu")
                 self.assertRegex(run("inspect_shm", "show", "--job", self.job).out, r"chunk_bytes +gpu\b")
-                self.assertEqual((self.pieces()["pieces"], self.pieces()["piece_elements"]), (3, 2032))  # a small variable
+                self.assertEqual((self.chunks()["chunks"], self.chunks()["chunk_elements"]), (3, 2032))  # a small variable
                 self.assertEqual(set(self.values()), {40.0})
                 self.assertEqual(run("inspect_shm", "rm", "--job", self.job)[0], 0)
 
@@ -179,7 +179,7 @@ class Chunks(CountTest):
         worker = self.start("worker_shm", "--job", self.job, "--delay", "2ms")
         wait_until(lambda: inspect(self.job, "show")["global_step"] > 0, "the job is under way")
         self.assertEqual(inspect(self.job, "show")["settings"]["chunk_bytes"], 1 << 20)
-        self.assertEqual(self.pieces()["pieces"], 1)
+        self.assertEqual(self.chunks()["chunks"], 1)
         ps.kill()
         ps.communicate()
         worker.send_signal(signal.SIGSTOP)  # the job must not end during the checks

@@ -110,8 +110,8 @@ class Storm(Seeded):
         self.assertGreaterEqual(variable["min"], acknowledged)
         self.assertLessEqual(variable["max"], begun)
         self.assertEqual(len(table), RANKS, "entries of the worker table")
-        self.assertLessEqual(sum(w["holders"] for w in table), RANKS + killed_workers)  # some died before they joined
-        self.assertGreater(sum(w["holders"] for w in table), RANKS)
+        self.assertLessEqual(sum(w["owners"] for w in table), RANKS + killed_workers)  # some died before they joined
+        self.assertGreater(sum(w["owners"] for w in table), RANKS)
         self.assertLessEqual(doctor["last"]["buffers_in_doubt"], 1)
         self.assertIsNone(doctor["problem"])
         self.assertLessEqual(doctor["last"]["servers"], 1 + killed_servers)

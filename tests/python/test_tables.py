@@ -274,8 +274,8 @@ def test_the_inspector_shows_a_table(job, worker, hot):
     assert re.search(r"^items +100 +1000 +0.20 +3 +add +lfu +1 +50.0 %", inspected(job, "vars", "--wide"), re.M)
     shown = inspected(job, "show", "items", "--json")["table"]
     assert shown["hottest"][0] == {"key": 7, "frequency": 6} and len(shown["hottest"]) == 10
-    looked_at = {name: shown["looked_at"][name] for name in ("rows", "with_keys", "sealed", "being_made", "dead", "free")}
-    assert looked_at == {"rows": 128, "with_keys": 100, "sealed": 0, "being_made": 0, "dead": 0, "free": 28}
+    sampled = {name: shown["sampled"][name] for name in ("rows", "with_keys", "sealed", "being_made", "dead", "free")}
+    assert sampled == {"rows": 128, "with_keys": 100, "sealed": 0, "being_made": 0, "dead": 0, "free": 28}
     assert shown["pinned"] == 0 and shown["made_per_second"] == 0
     text = inspected(job, "show", "items")
     counted = "128 rows looked at: 100 with keys, of these 0 sealed; 0 being made, 0 dead, 28 free; 0 pinned"
@@ -367,7 +367,7 @@ def test_the_inspector_reads_the_tables_of_a_dead_job(job, start):
     program.send(signal.SIGKILL)
     program.finish()
     shown = inspected(job, "show", "items", "--json")["table"]
-    assert (shown["rows"], shown["looked_at"]["with_keys"], shown["made_per_second"]) == (100, 100, None)
+    assert (shown["rows"], shown["sampled"]["with_keys"], shown["made_per_second"]) == (100, 100, None)
     (row,) = (row for row in inspected(job, "doctor", "--json", code=3)["jobs"] if row["job"] == job)
     assert row["state"] == "dead" and row["problem"] is None
     damage_rows(job)

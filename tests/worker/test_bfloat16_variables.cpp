@@ -339,7 +339,7 @@ TEST_CASE("bfloat16: values take half the memory, and state that of float32") {
   CHECK(info.parts.front().bytes == 2 * 4096);
   CHECK(info.parts.front().slot_bytes == 2 * 4 * 4096);  // momentum and the average
   CHECK(info.slots == std::vector<std::string>{"momentum", "ema"});
-  CHECK(info.parts.front().pieces * 1024 < 4096 * (2 + 2 * 4) * 1.25);
+  CHECK(info.parts.front().chunks * 1024 < 4096 * (2 + 2 * 4) * 1.25);
 }
 
 TEST_CASE("bfloat16: what is not possible is said") {

@@ -360,7 +360,7 @@ TEST_CASE("rows: staleness is the number of others' pushes to a row's block betw
   CHECK(third.staleness().max == 5);
   CHECK(third.staleness().mean == 5.0);
   for (const VariableInfo& info : JobView(config.job).variables())
-    CHECK(info.updates == (5 + 50 + 1) / info.parts.front().pieces);
+    CHECK(info.updates == (5 + 50 + 1) / info.parts.front().chunks);
 }
 
 TEST_CASE("rows: a push counts once in each block that it touches, however many of its rows lie there") {

@@ -62,15 +62,15 @@ ValueStatistics statistics_of(DType dtype, std::span<const std::byte> bytes, std
     extremes.add(element);
     sum += value, squares += static_cast<long double>(value) * value;
   });
-  found.looked_at = finite + found.nans + found.infinites;
-  found.elements = std::max(elements, found.looked_at);
+  found.sampled = finite + found.nans + found.infinites;
+  found.elements = std::max(elements, found.sampled);
   if (finite == 0) {
     found.min = found.max = found.mean = found.norm = std::numeric_limits<double>::quiet_NaN();
     return found;
   }
   std::tie(found.min, found.max) = extremes.get();
   found.mean = double(sum / finite);
-  found.norm = double(std::sqrt(squares * found.elements / found.looked_at));
+  found.norm = double(std::sqrt(squares * found.elements / found.sampled));
   return found;
 }
 

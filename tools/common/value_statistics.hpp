@@ -18,13 +18,13 @@ using Element = std::variant<double, std::int64_t, std::uint64_t>;
 // Computed from finite values only, except for the counts. If there is no finite value, the numbers are NaN.
 struct ValueStatistics {
   std::uint64_t elements = 0;  // of the variable
-  std::uint64_t looked_at = 0;
+  std::uint64_t sampled = 0;
   Element min = 0.0, max = 0.0;
   double mean = 0;
   double norm = 0;                        // of the whole variable; estimated if it was sampled
   std::uint64_t nans = 0, infinites = 0;  // among the elements that were read
 
-  bool is_sampled() const noexcept { return looked_at < elements; }
+  bool is_sampled() const noexcept { return sampled < elements; }
 };
 
 inline double as_double(const Element& element) {

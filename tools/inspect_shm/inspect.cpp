@@ -121,7 +121,7 @@ Json show_job(const std::string& job) {
   shown["bytes"] = {
       {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
       {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables},     {"bridge", bytes.bridge}, {"spares", bytes.free_buffers},   {"words", bytes.words},
+      {"tables", bytes.tables},     {"bridge", bytes.bridge}, {"free_buffers", bytes.free_buffers},   {"chunk_words", bytes.chunk_words},
       {"padding", bytes.padding},   {"control", bytes.control},       {"total", bytes.total()}};
   return shown;
 }
@@ -139,8 +139,8 @@ Json list_variables(const std::string& job) {
                        {"rows", part.rows},
                        {"bytes", part.bytes},
                        {"slot_bytes", part.slot_bytes},
-                       {"pieces", part.pieces},
-                       {"piece_elements", part.piece_elements}});
+                       {"chunks", part.chunks},
+                       {"chunk_elements", part.chunk_elements}});
     all.push_back({{"name", variable.name},
                    {"dtype", to_string(variable.dtype)},
                    {"shape", variable.shape},
@@ -265,7 +265,7 @@ Json list_workers(const std::string& job) {
     all.push_back({{"rank", worker.rank},
                    {"state", is_stopped ? "stopped" : to_string(worker.state)},
                    {"pid", worker.pid},
-                   {"holders", worker.holders},
+                   {"owners", worker.owners},
                    {"steps", worker.steps},
                    {"pushes", worker.pushes},
                    {"pulls", worker.pulls},

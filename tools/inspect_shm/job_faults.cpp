@@ -158,7 +158,7 @@ class JobFaults {
     std::uint64_t most = 0;
     for (const WorkerInfo& worker : now)
       for (const WorkerInfo& old : before_)
-        if (old.rank == worker.rank && old.holders == worker.holders && is_alive(old) && is_alive(worker)) {
+        if (old.rank == worker.rank && old.owners == worker.owners && is_alive(old) && is_alive(worker)) {
           const std::uint64_t done = worker.steps + worker.dropped - old.steps - old.dropped;
           steps[worker.rank] = done;
           most = std::max(most, done);
@@ -255,7 +255,7 @@ class JobFaults {
       if (found.nans + found.infinites == 0) continue;
       add("not-finite",
           fmt::format("variable {} has {} NaN and {} infinities in {} values{}", variable.name, found.nans,
-                      found.infinites, found.looked_at, found.is_sampled() ? " that were sampled" : ""),
+                      found.infinites, found.sampled, found.is_sampled() ? " that were sampled" : ""),
           kNotFiniteTodo);
     }
   }
@@ -274,7 +274,7 @@ class JobFaults {
         if (const OddRows found = find_odd_rows(segments_, table, 0); found.odd != 0)
           add("not-finite",
               fmt::format("table {} has NaN or infinities in {} of {} rows, first in key {}, element {}", name,
-                          found.odd, found.looked_at, found.key, found.element),
+                          found.odd, found.sampled, found.key, found.element),
               kNotFiniteTodo);
       }
     } catch (const Error& error) {

@@ -59,9 +59,9 @@ void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
   const std::pair<const char*, std::uint64_t> parts[] = {{"control", bytes.control},
                                                          {"values", bytes.values},
                                                          {"optimizer_slots", bytes.slots},
-                                                         {"words", bytes.words},
+                                                         {"chunk_words", bytes.chunk_words},
                                                          {"padding", bytes.padding},
-                                                         {"spares", bytes.free_buffers},
+                                                         {"free_buffers", bytes.free_buffers},
                                                          {"accumulators", bytes.accumulators},
                                                          {"reserves", bytes.reserves},
                                                          {"gradients", bytes.gradients},
@@ -131,7 +131,7 @@ void add_variables(Families& out, const std::string& job, const JobView& view, b
     out.gauge("ps_shm_variable_norm", "Euclidean norm of the finite values, estimated for large variables.", of,
               found.norm);
     out.gauge("ps_shm_variable_nonfinite_ratio", "Fraction of values that are NaN or infinite.", of,
-              double(found.nans + found.infinites) / double(found.looked_at));
+              double(found.nans + found.infinites) / double(found.sampled));
   }
 }
 
@@ -145,7 +145,7 @@ void add_tables(Families& out, const std::string& job, const JobView& view, bool
     if (!has_values) continue;
     const OddRows found = TableReader(job, table.spec.name).odd_rows(kLookedAt);
     out.gauge("ps_shm_table_rows_read", "Rows whose values were read, which are a sample of a large table.", of,
-              double(found.looked_at));
+              double(found.sampled));
     out.gauge("ps_shm_table_rows_nonfinite", "Those of them that contain NaN or infinities.", of, double(found.odd));
   }
 }

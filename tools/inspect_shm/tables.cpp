@@ -73,12 +73,12 @@ Json show_table(const std::string& job, const std::string& name) {
     rates["recent_hit_rate"] = hit_rate(now.hits - then.hits, now.misses - then.misses);
   }
   shown.update(rates);
-  shown["looked_at"] = {
-      {"rows", rows.looked_at},        {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
+  shown["sampled"] = {
+      {"rows", rows.sampled},        {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
       {"being_made", rows.being_made}, {"dead", rows.dead},           {"free", rows.free},
       {"mean_chain", rows.mean_chain}, {"p99_chain", rows.p99_chain}, {"longest_chain", rows.longest_chain}};
   const OddRows odd = TableReader(job, name).odd_rows(kSample);
-  shown["values"] = {{"looked_at", odd.looked_at}, {"not_finite", odd.odd}, {"sampled", odd.share != 1}};
+  shown["values"] = {{"sampled", odd.sampled}, {"not_finite", odd.odd}, {"is_sample", odd.share != 1}};
   shown["pinned"] = rows.pinned;
   shown["hottest"] = Json::array();
   for (const TableCensus::Used& used : rows.hottest)
@@ -109,7 +109,7 @@ std::string tables_as_text(const Json& tables, Columns columns) {
 }
 
 std::string table_as_text(const Json& shown, Columns columns) {
-  const Json &table = shown["table"], &looked = table["looked_at"], &values = table["values"];
+  const Json &table = shown["table"], &looked = table["sampled"], &values = table["values"];
   const auto rate = [&](const char* key) {
     return table[key].is_null() ? std::string() : fmt::format(", {:.1f} a second", table[key].get<double>());
   };
@@ -139,7 +139,7 @@ std::string table_as_text(const Json& shown, Columns columns) {
                   cell(looked["rows"]), cell(looked["with_keys"]), cell(looked["sealed"]), cell(looked["being_made"]),
                   cell(looked["dead"]), cell(looked["free"]), cell(table["pinned"]));
   text += fmt::format("  NaN or infinities in {} rows, of {} whose values were read{}\n", cell(values["not_finite"]),
-                      cell(values["looked_at"]), values["sampled"] ? ", a sample" : "");
+                      cell(values["sampled"]), values["is_sample"] ? ", a sample" : "");
   text += fmt::format("  {} buckets, load {:.2f}; rows behind one: mean {:.2f}, p99 {}, most {}\n",
                       cell(table["buckets"]), table["load"].get<double>(), looked["mean_chain"].get<double>(),
                       cell(looked["p99_chain"]), cell(looked["longest_chain"]));

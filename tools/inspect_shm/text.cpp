@@ -185,7 +185,7 @@ std::string job_as_text(const Json& shown, Columns columns) {
   text += "memory use\n";
   std::vector<std::string> parts;
   for (const char* key : {"values", "optimizer_slots", "tables", "accumulators", "gradients", "shared_data", "bridge",
-                          "spares", "words", "reserves", "padding", "control"})
+                          "free_buffers", "chunk_words", "reserves", "padding", "control"})
     if (!columns || bytes[key] != 0)
       parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
                                   100 * bytes[key].get<double>() / total));
@@ -210,7 +210,7 @@ std::string variables_as_text(const Json& listed, Columns columns) {
     for (const Json& part : row["parts"]) {
       rows.push_back({cell(row["name"]) + rows_of(part, row["parts"].size()), shape_of(row), cell(row["rule"]),
                       cell(row["layout"]), cell(part["shard"]), cell(part["node"]), bytes_as_text(part["bytes"]),
-                      or_none(row["slots"]), bytes_as_text(part["slot_bytes"]), cell(part["pieces"]),
+                      or_none(row["slots"]), bytes_as_text(part["slot_bytes"]), cell(part["chunks"]),
                       cell(row["updates"]), row["initialised"] ? "ready" : "NOT INITIALISED"});
     }
   const std::string tables = tables_as_text(listed["tables"], columns);
@@ -271,7 +271,7 @@ std::string workers_as_text(const Json& listed, Columns columns) {
   } const kAll[] = {{"RANK", true, of("rank")},
                     {"STATE", true, of("state")},
                     {"PID", true, of("pid")},
-                    {"HOLDERS", false, of("holders")},
+                    {"OWNERS", false, of("owners")},
                     {"STEPS", true, of("steps")},
                     {"PUSHES", false, of("pushes")},
                     {"PULLS", false, of("pulls")},

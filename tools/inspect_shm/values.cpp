@@ -169,11 +169,11 @@ void check_one_for(const std::string& option, const std::vector<std::string>& na
 }
 
 Json histogram_as_json(const persistence::Histogram& histogram) {
-  Json limits = Json::array(), counts = Json::array();
-  for (const double limit : histogram.limits) limits.push_back(limit);
+  Json bounds = Json::array(), counts = Json::array();
+  for (const double limit : histogram.limits) bounds.push_back(limit);
   for (const double count : histogram.counts) counts.push_back(static_cast<std::uint64_t>(count));
-  return {{"least", histogram.counts.empty() ? Json() : Json(histogram.least)},
-          {"limits", std::move(limits)},
+  return {{"at_least", histogram.counts.empty() ? Json() : Json(histogram.least)},
+          {"bounds", std::move(bounds)},
           {"counts", std::move(counts)}};
 }
 
@@ -216,7 +216,7 @@ Json sum_up(const std::string& job, const std::vector<std::string>& names, std::
     if (variable.initialised || !names.empty()) {
       const std::vector<std::byte> bytes = sample == 0 ? view.bytes(variable.name) : view.sample(variable.name, sample);
       const ValueStatistics statistics = statistics_of(variable.dtype, bytes, variable.element_count);
-      row["looked_at"] = statistics.looked_at;
+      row["sampled"] = statistics.sampled;
       row.update(as_json(statistics));
       row["histogram"] = histogram_as_json(histogram_of(variable.dtype, bytes));
     }

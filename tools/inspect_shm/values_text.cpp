@@ -27,7 +27,7 @@ std::string numbers_of(const Json& row) {
 // A bar for each of at most 16 ranges of equal width.
 std::string bars_of(const Json& histogram, Columns columns) {
   constexpr std::size_t kBars = 16, kBefore = 39, kLongest = 60;
-  const Json &limits = histogram["limits"], &counts = histogram["counts"];
+  const Json &bounds = histogram["bounds"], &counts = histogram["counts"];
   if (counts.empty()) return "  no finite value\n";
   const std::size_t together = (counts.size() + kBars - 1) / kBars;
   struct Bar {
@@ -36,10 +36,10 @@ std::string bars_of(const Json& histogram, Columns columns) {
   };
   std::vector<Bar> bars;
   std::uint64_t most = 1;
-  double begin = histogram["least"];
+  double begin = histogram["at_least"];
   for (std::size_t i = 0; i < counts.size(); i += together) {
     const std::size_t end = std::min(i + together, counts.size());
-    Bar bar{begin, limits[end - 1], 0};
+    Bar bar{begin, bounds[end - 1], 0};
     for (std::size_t bucket = i; bucket < end; ++bucket) bar.count += counts[bucket].get<std::uint64_t>();
     begin = bar.end;
     most = std::max(most, bar.count);
@@ -108,7 +108,7 @@ std::string statistics_as_text(const Json& found, Columns columns) {
       text += line + ": NOT INITIALISED\n";
       continue;
     }
-    if (row["looked_at"] != row["element_count"]) line += fmt::format(", {} sampled", cell(row["looked_at"]));
+    if (row["sampled"] != row["element_count"]) line += fmt::format(", {} sampled", cell(row["sampled"]));
     text += fitted(line + ": " + numbers_of(row) + "\n", columns) + bars_of(row["histogram"], columns);
   }
   return text.empty() ? "no variables\n" : text;

@@ -168,7 +168,7 @@ Launch::Past Launch::past_of(const Ranks& ranks) const {
   for (const WorkerInfo& worker : view_->workers()) {
     if (!ranks.has(worker.rank)) continue;
     past.steps += worker.steps;
-    past.holders += worker.holders;
+    past.holders += worker.owners;
     ++past.held;
   }
   return past;

@@ -169,7 +169,7 @@ class CensusTaker {
 
   void look_at(std::uint64_t number) {
     const std::uint64_t word = row(number).word.load_acquire();  // (table.E1)
-    ++census_.looked_at;
+    ++census_.sampled;
     const bool is_linked = request_.share == 1 && is_linked_[number];
     switch (state_of(word)) {
       case RowState::kFree:

@@ -259,7 +259,7 @@ std::uint64_t Sampler::read_values(std::size_t number, std::uint64_t elements) {
   ValueFacts& known = known_[number].facts;
   known.norm = found.norm, known.min = inspect::as_double(found.min), known.max = inspect::as_double(found.max);
   known.nans = found.nans, known.infs = found.infinites;
-  known.share = found.elements == 0 ? 0 : double(found.looked_at) / double(found.elements);
+  known.share = found.elements == 0 ? 0 : double(found.sampled) / double(found.elements);
   if (facts.array_dtype == DType::kFloat32) read_ratio(number);
   return values.size();
 }
