@@ -30,7 +30,7 @@ std::unique_ptr<record::Recording> Worker::Impl::make_recording() {
     throw Error(fmt::format("`{}` needs a job that starts from scratch; this one continues from a checkpoint", what));
   if (options.replay.empty()) return std::make_unique<record::Recorder>(options.record, rank);
   constexpr double kNoticeSeconds = 10.0;
-  const auto wait = std::make_shared<Wait>(options, 0, kNoticeSeconds);
+  const auto wait = std::make_shared<Wait>(options, std::nullopt, kNoticeSeconds);
   record::ReplayWaits waits{
       .each_slice = [wait](const std::function<std::string()>& for_what) { static_cast<void>(wait->slice(for_what)); },
       .log = [wait](const std::string& line) { wait->log(line); }};
