@@ -76,7 +76,7 @@ class Results:
 def launch(tools, arguments, patience):
     """One launch_shm; its JSON. Interrupted, it lets the job end cleanly first."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PS_SHM_")}
-    command = [str(tools / "launch_shm"), *arguments]
+    command = [str(tools / "launch_shm"), "--on-nan", "warn", *arguments]  # a run that diverges is a result, too
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     )

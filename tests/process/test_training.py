@@ -47,19 +47,19 @@ class NotFinite(ProcessTest):
     def diverge(self, *more):
         return support.run("launch_shm", "--job", self.job, "--workers", "2", "--lr", "1e30", *more)
 
-    def test_the_usual_is_a_warning(self):
-        code, out, err = self.diverge("--steps", "40")
+    def test_a_warning_lets_the_run_go_on(self):
+        code, out, err = self.diverge("--steps", "40", "--on-nan", "warn")
         self.assertEqual(code, 0, err)
         self.assertIn("the loss is not finite at training step", err)
 
-    def test_stop_fails_with_worker_step_and_loss(self):
-        for options in ((), ("--mode", "sync")):
-            code, out, err = self.diverge("--steps", "1000000", "--on-nan", "stop", *options)
+    def test_by_default_it_fails_with_worker_step_and_loss(self):
+        for options in ((), ("--mode", "sync"), ("--on-nan", "stop")):
+            code, out, err = self.diverge("--steps", "1000000", *options)
             self.assertEqual(code, 1, err)
             for rank in ("0", "1"):
                 self.assertRegex(err, rf"worker {rank} ended with exit code 1: worker {rank} stops: the loss is nan at training "
                                       rf"step \d+ \(global step \d+\)")
-        standalone = support.run("worker_shm", "--standalone", "--lr", "1e30", "--steps", "40", "--on-nan", "stop")
+        standalone = support.run("worker_shm", "--standalone", "--lr", "1e30", "--steps", "40")
         self.assert_fails(1, standalone, "standalone stops: the loss is nan at training step 2;")
 
     def test_skip_ends_the_steps_without_their_gradients(self):

@@ -184,7 +184,6 @@ void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
 }
 
 void check_on_nan(const TrainingSettings& training, const CheckpointSettings& checkpoint) {
-  if (training.on_nan == OnNan::kWarn) return;
   if (training.on_nan == OnNan::kRestore && checkpoint.dir.empty())
     throw Error("--on-nan restore: give --checkpoint-dir DIR, where the job's checkpoints are");
 }

@@ -105,7 +105,7 @@ struct TrainingSettings {
   std::string init_from;          // a safetensors file; empty: none
   std::string init_match;         // a regular expression for names of variables; empty: all
 
-  OnNan on_nan = OnNan::kWarn;
+  OnNan on_nan = OnNan::kStop;
 
   bool learns() const;  // whether the model has a loss and gradients; true for a program
   bool is_sparse() const;

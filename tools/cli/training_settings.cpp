@@ -126,9 +126,9 @@ const config::Settings<TrainingSettings>& training_settings() {
          {.otherwise = "--lr with optimizer add, otherwise 0.1"}},
         {"count-size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
         {"count-interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},
-        {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kWarn, "warn"}, {OnNan::kStop, "stop"},
+        {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kStop, "stop"}, {OnNan::kWarn, "warn"},
          {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
-         "action on a loss that is not finite: warn once and push, stop this worker, skip the gradient, or skip it and "
+         "action on a loss that is not finite: stop this worker, warn once and push, skip the gradient, or skip it and "
          "restore the job's newest checkpoint from --checkpoint-dir"},
         {"wait-job", wait_limit(&T::wait_job, Range::kAmount), Group::kRun, kBoth,
          "how long to wait for the job to exist",

@@ -42,7 +42,7 @@ struct TrainHooks {
   std::function<bool()> stop_requested;
   std::function<void(const TrainStatus&)> report;  // after one second, then every two, and at the end
   std::function<void(const std::string&)> warn;
-  OnNan on_nan = OnNan::kWarn;
+  OnNan on_nan = OnNan::kStop;
   std::string restore_dir;  // for kRestore: the job's checkpoints
   // May replace a parameter's initial values, which are the model's otherwise.
   std::function<void(const std::string& name, std::span<float> values)> first_values;

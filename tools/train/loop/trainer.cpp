@@ -177,6 +177,8 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
     if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
   }
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
+  // A step on a GPU that ends in an error anyway does not wait for its loss.
+  const bool pushes_unseen = !guard.is_on() || (options.gpu && options.on_nan == OnNan::kStop);
   Straggler straggler(options.delay, config::seed_of(worker.config()), worker.rank(),
                       [&] { return engine->work_seconds(); });
 
@@ -194,7 +196,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
       straggler.begin_work();
       return goes_on;
     };
-  else if (guard.is_on())
+  else if (!pushes_unseen)
     pause = [] { return true; };  // so that a GPU's loss is available before its push begins
   try {
     while (!is_over()) {
@@ -215,7 +217,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
                                    .gradients = engine->gradients()});
         timer.begin();
       }
-      if (!guard.is_on() || guard.takes(engine->loss()))
+      if (pushes_unseen || guard.takes(engine->loss()))
         engine->push();
       else
         engine->skip();
@@ -228,7 +230,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
       if (is_first) log.skip(Clock::now() - begin);
       timer.end(is_first ? start : phases.step, "step()");
       timer.end_step();
-      if (!guard.is_on()) guard.takes(engine->loss());  // warns
+      if (pushes_unseen) guard.takes(engine->loss());  // warns, or stops this worker
       worker.report(engine->loss(), ++steps * examples);
       log.enter(engine->loss(), global_steps);
     }

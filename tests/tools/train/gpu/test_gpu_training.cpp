@@ -224,7 +224,7 @@ TEST_CASE("gpu training: in sync mode two runs give the same bits, with or witho
   }
 }
 
-TEST_CASE("gpu training: a guard against NaN sees each loss before its gradient is pushed, and changes nothing else") {
+TEST_CASE("gpu training: a guard that skips sees each loss before its gradient is pushed, one that stops behind the push") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const std::uint64_t push_every : {1U, 3U}) {
       CAPTURE(std::string(to_string(mode)));
