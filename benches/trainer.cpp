@@ -74,7 +74,7 @@ TrainedJob::TrainedJob(const Model& model, std::uint32_t workers)
   config.job = name_;
   config.workers = workers;
   config.max_workers = 4;
-  config.optimizer.learning_rate = 0.01F;
+  config.optimizer.lr = 0.01F;
   config.linger = Seconds(0);
   start([&] {
     Server server(config);

@@ -82,7 +82,7 @@ class LinkedJob {
     config.mode = of.mode;
     config.chunk_bytes = of.chunk_bytes;
     config.threads = of.threads;
-    config.optimizer.learning_rate = 0.1F;
+    config.optimizer.lr = 0.1F;
     return config;
   }
   static WorkerOptions options_of(const Case& of, const std::string& job) {

@@ -57,7 +57,7 @@ class TableJob {
     config.job = job;
     config.layout = Layout::kInplace;
     config.threads = threads;
-    config.optimizer.learning_rate = 1e-6F;
+    config.optimizer.lr = 1e-6F;
     return config;
   }
   static WorkerOptions options_of(const std::string& job, std::uint32_t threads) {

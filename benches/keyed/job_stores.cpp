@@ -21,7 +21,7 @@ JobConfig config_of(const Shape& shape) {
   config.workers = static_cast<std::uint32_t>(shape.processes);
   config.max_workers = static_cast<std::uint32_t>(shape.processes);
   config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.learning_rate = kRate;
+  config.optimizer.lr = kRate;
   return config;
 }
 

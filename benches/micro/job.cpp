@@ -19,7 +19,7 @@ JobConfig counting_config(int workers) {
   config.job = new_job_name();
   config.workers = std::uint32_t(workers);
   config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   return config;
 }
 

@@ -73,7 +73,7 @@ Rates run_part(const Job& job, std::uint64_t floats, int processes, Part part) {
 
 Figures batch1(std::uint64_t floats, int processes) {
   JobConfig config = counting_config(processes);
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   const Job job(config);
   const Rates pull = run_part(job, floats, processes, Part::kPull),
               push = run_part(job, floats, processes, Part::kPush),

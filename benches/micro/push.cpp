@@ -101,7 +101,7 @@ Figures push_by_rule(UpdateRule rule, std::uint64_t floats, int processes, std::
   JobConfig config = counting_config(processes);
   config.layout = layout;
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 1e-6F;
+  config.optimizer.lr = 1e-6F;
   config.chunk_bytes = chunk_bytes;
   config.max_workers = processes;  // free buffers of 1 MiB for 16 take more than a container's /dev/shm
   const TriadRates limit = triad_rates(floats, processes, 1 + update::slots_per_element(rule, false));

@@ -19,7 +19,7 @@ JobConfig config_of(bool is_exact, int workers, const Task& task) {
   config.workers = std::uint32_t(workers);
   config.layout = Layout::kInplace;
   config.adds = is_exact ? Adds::kExact : Adds::kRacy;
-  config.optimizer.learning_rate = task.learning_rate;
+  config.optimizer.lr = task.lr;
   config.seed = task.seed;
   return config;
 }
@@ -67,7 +67,7 @@ class JobTable : public Table {
   std::vector<Ran> run(const Span& span, std::uint64_t epoch) final {
     if (task_.back_off != 1.0F) {
       JobControl(config_.job).change([&](LiveSettings& settings) {
-        settings.learning_rate = task_.learning_rate * std::pow(task_.back_off, float(epoch));
+        settings.lr = task_.lr * std::pow(task_.back_off, float(epoch));
       });
     }
     return run_processes(workers_, span, [&](int number) {

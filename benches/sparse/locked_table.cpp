@@ -97,7 +97,7 @@ class LockedTable : public Table {
   template <bool kOneLock>
   std::vector<Ran> run_locked(const Span& span, std::uint64_t epoch) {
     const LockedRows<kOneLock> rows{values_.as<float>(), width_, locks_.as<SpinLock>(), lock_count_ - 1,
-                                    task_.learning_rate * std::pow(task_.back_off, float(epoch))};
+                                    task_.lr * std::pow(task_.back_off, float(epoch))};
     return run_processes(workers_, span, [&](int number) {
       const auto loop = std::make_shared<Loop>(task_, number, epoch);
       return Work{.prepare = [] {},

@@ -20,7 +20,7 @@ struct Task {
   const train::SparseData& data;
   std::function<std::unique_ptr<train::SparseModel>()> make_model;  // one for each process: it is a workspace, too
   std::size_t batch = 100, combine = 1;
-  float learning_rate = 0.1F;
+  float lr = 0.1F;
   float l2 = 0.0F;
   float back_off = 1.0F;  // of the rate, with each epoch
   std::uint64_t seed = 1;

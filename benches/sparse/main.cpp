@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--epochs", measuring.epochs, "after each of which the loss is taken")->check(CLI::Range(0, 1000));
   app.add_option("--batch", measuring.batch, "examples of a step")->check(CLI::Range(1, 100000))->capture_default_str();
-  app.add_option("--lr", measuring.learning_rate)->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--lr", measuring.lr)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--back-off", measuring.back_off, "what multiplies the rate with each epoch")
       ->check(CLI::Range(1e-3, 1.0))
       ->capture_default_str();

@@ -25,7 +25,7 @@ Task task_of(const Configuration& configuration, const Measuring& measuring, con
               },
           .batch = measuring.batch,
           .combine = configuration.combine,
-          .learning_rate = measuring.learning_rate,
+          .lr = measuring.lr,
           .l2 = measuring.l2,
           .back_off = measuring.back_off,
           .seed = measuring.seed};
@@ -35,7 +35,7 @@ Task counting_task(const Configuration& configuration, const Measuring& measurin
   Task task = task_of(configuration, measuring, data);
   const std::uint64_t rows = data.info().features, width = measuring.model == "rows" ? measuring.width : 1;
   task.make_model = [rows, width] { return std::make_unique<CountingModel>(rows, width); };
-  task.learning_rate = 1.0F;
+  task.lr = 1.0F;
   task.l2 = 0.0F;
   task.back_off = 1.0F;
   return task;

@@ -21,7 +21,7 @@ struct Measuring {
   double seconds = 0.3;      // of one measurement
   std::uint64_t epochs = 0;  // after each of which the loss is taken
   std::size_t batch = 100;
-  float learning_rate = 0.1F, l2 = 0.0F, back_off = 1.0F;
+  float lr = 0.1F, l2 = 0.0F, back_off = 1.0F;
   std::uint64_t seed = 1;
 };
 

@@ -31,7 +31,7 @@ class PlainTable : public Table {
  private:
   static JobConfig config_of(const Task& task) {
     JobConfig config;
-    config.optimizer.learning_rate = task.learning_rate;
+    config.optimizer.lr = task.lr;
     config.optimizer.schedule.kind = Schedule::Kind::kStep;  // a step is an epoch here
     config.optimizer.schedule.decay = task.back_off;
     config.optimizer.schedule.decay_steps = 1;

@@ -27,7 +27,7 @@ class PrintLoss final : public ps_shm::Hook {
 int main() try {
   ps_shm::JobConfig config;
   config.job = "example-hooks-" + std::to_string(getpid());
-  config.optimizer.learning_rate = 0.05F;
+  config.optimizer.lr = 0.05F;
   ps_shm::Server server(config);
   ps_shm::Worker worker({.job = config.job});
   const ps_shm::Variable w = worker.variable(

@@ -19,7 +19,7 @@ int main() try {
   ps_shm::JobConfig config;
   config.job = job;
   config.optimizer.rule = ps_shm::UpdateRule::kAdagrad;
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   ps_shm::Server server(config);  // here in the same process; usually in one of its own
 
   ps_shm::Worker worker({.job = job});

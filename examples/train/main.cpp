@@ -68,7 +68,7 @@ int main() try {
   config.workers = 2;
   config.steps = 2000;
   config.stale_limit = 100;  // drops what a worker that was held up has computed from values of long ago
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   ps_shm::Server server(config);
   ps_shm::ServeHooks hooks;
   hooks.stop_requested = [&] {  // one that fails before it has joined would be waited for

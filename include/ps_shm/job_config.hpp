@@ -43,7 +43,7 @@ struct JobConfig {
   /// Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
   /// of mode ssp and a barrier() throw Timeout. std::nullopt: no limit.
   WaitLimit step_timeout;
-  std::uint32_t tasks = 1;                       ///< number of ps tasks; each has one shard
+  std::uint32_t ps_tasks = 1;                    ///< number of ps tasks; each has one shard
   Placement placement = Placement::kRoundRobin;  ///< how variables are distributed over the shards
   std::uint32_t partitions = 0;  ///< placement partition: parts per variable; 0: as many as there are shards
   /// Placement partition, instead of `partitions`: as few parts as keep each within this many bytes. 0: unused.
@@ -73,7 +73,7 @@ struct LiveSettings {
   /// async, ssp: a step is dropped if the gradient of its first push is this many global steps of other workers old, or
   /// older; 0: no limit.
   std::uint64_t stale_limit = 0;
-  float learning_rate = 0.0F;  ///< at step 0; the schedule multiplies it
+  float lr = 0.0F;  ///< at step 0; the schedule multiplies it
   float clip_norm = 0.0F;      ///< 0: no clipping
   float momentum = 0.0F;       ///< momentum, nesterov: their coefficient
   float beta1 = 0.0F;          ///< adam, adamw: decay of m

@@ -14,7 +14,7 @@ namespace PS_SHM_API ps_shm {
 /// A handle for changing a job's runtime settings.
 /// @code
 ///   ps_shm::JobControl control("demo");
-///   control.change([](ps_shm::LiveSettings& settings) { settings.learning_rate = 0.01F; });
+///   control.change([](ps_shm::LiveSettings& settings) { settings.lr = 0.01F; });
 /// @endcode
 /// After a fork() it belongs to the parent: in the child its destructor does nothing, and current() and change() throw
 /// Error with kInvalidState.

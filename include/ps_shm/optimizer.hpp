@@ -36,8 +36,8 @@ PS_SHM_API const char* to_string(UpdateRule rule) noexcept;
 /// The optimizer of a job. Settings that its rule does not use are ignored.
 struct Optimizer {
   UpdateRule rule = UpdateRule::kSgd;  ///< how a gradient changes values
-  std::optional<float> learning_rate;  ///< at step 0; unset: default_learning_rate(rule)
-  Schedule schedule;                   ///< multiplies learning_rate by a function of the global step
+  std::optional<float> lr;             ///< at step 0; unset: default_lr(rule)
+  Schedule schedule;                   ///< multiplies lr by a function of the global step
   /// Modes async and ssp: scales the rate of each chunk's (in-place: block's) update by 1 / (1 + staleness).
   bool lr_staleness = false;
   float momentum = 0.9F;             ///< momentum, nesterov
@@ -63,7 +63,7 @@ struct Optimizer {
 /// The learning rate that a rule has by default.
 ///
 /// @progress wait-free.
-PS_SHM_API float default_learning_rate(UpdateRule rule) noexcept;
+PS_SHM_API float default_lr(UpdateRule rule) noexcept;
 
 /// The weight decay that a rule has by default.
 ///

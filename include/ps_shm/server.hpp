@@ -37,7 +37,7 @@ struct ServeHooks {
 
 /// Options of a Server.
 struct ServerOptions {
-  std::optional<std::uint32_t> task{};  ///< the one ps task of config.tasks that this object is; unset: all of them
+  std::optional<std::uint32_t> task{};  ///< the one ps task of config.ps_tasks that this object is; unset: all of them
   bool adopt = false;  ///< take over an existing job, even one that has no living process, instead of creating one
   WaitLimit wait_job = Seconds(60);  ///< tasks other than 0: how long the constructor waits for task 0
   std::function<bool()> stop_requested{};         ///< polled while the constructor waits; true: it throws Interrupted
@@ -54,7 +54,7 @@ class Server {
   /// the job's.
   ///
   /// Task k > 0 waits for the job and adds shard k to it, or takes over the task of a ps that has died. Of `config`
-  /// only the job's name, `tasks` and `group` then count.
+  /// only the job's name, `ps_tasks` and `group` then count.
   ///
   /// @throws Error with kAlreadyExists if a living ps serves the job or the task, or if the job was ended and workers
   /// of it have not left; kIncompatible if the job has other settings; kInvalidArgument if the settings are invalid;

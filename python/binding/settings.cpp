@@ -56,7 +56,7 @@ nb::object value_of(const config::Setting<JobConfig>& row, const JobConfig& conf
 
 // "; did you mean A, B or C?", the nearest of `known`, or empty.
 std::string nearest_of(const std::string& key, std::vector<std::string> known) {
-  // What other libraries call it, which is what it means: learning_rate.
+  // What other libraries call it, which is what it means: lr.
   std::string words = key + " ";
   std::replace(words.begin(), words.end(), '_', ' ');
   for (const config::Setting<JobConfig>& row : config::job_settings())

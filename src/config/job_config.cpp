@@ -135,8 +135,8 @@ void check_shards(const JobConfig& config) {
   require(config.placement == Placement::kPartition || config.partition_by == PartitionBy::kRange,
           "`partition-by` hash needs `placement` partition");
   for (const auto& [variable, shard] : config.place)
-    require(shard < config.tasks,
-            fmt::format("`place` {}={}: shards are 0 to {}; raise `ps-tasks`", variable, shard, config.tasks - 1));
+    require(shard < config.ps_tasks,
+            fmt::format("`place` {}={}: shards are 0 to {}; raise `ps-tasks`", variable, shard, config.ps_tasks - 1));
 }
 
 }  // namespace
@@ -206,7 +206,7 @@ void check(const LiveSettings& settings, const JobConfig& config) {
                 std::any_of(std::begin(used), std::end(used), [&](const auto& one) { return one.from == member; }),
             fmt::format("`{}`: optimizer {} has none", setting.name, to_string(config.optimizer.rule)));
   }
-  require(settings.learning_rate > 0 || !update::traits_of(config.optimizer.rule).reads_by_rate,
+  require(settings.lr > 0 || !update::traits_of(config.optimizer.rule).reads_by_rate,
           fmt::format("`lr` must be greater than 0 with `optimizer` {}, which divides by it",
                       to_string(config.optimizer.rule)));
 }

@@ -194,7 +194,7 @@ Settings<JobConfig> make_job_settings() {
       {"step-timeout", wait_limit(&J::step_timeout, Range::kPositive), kJob, kBoth,
        "how long to wait for live peers; then a sync step completes without them, and an ssp worker fails",
        {.unit = "s"}},
-      {"ps-tasks", whole(&J::tasks, 1, kMaxTasks), kPlacement, kBoth, "number of shards of the job"},
+      {"ps-tasks", whole(&J::ps_tasks, 1, kMaxTasks), kPlacement, kBoth, "number of shards of the job"},
       {"placement", choice_of(&J::placement, Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition),
        kPlacement, kBoth, "policy that assigns variables to shards"},
       {"partitions", whole_or_none(&J::partitions, 1, 16384), kPlacement, kBoth,
@@ -264,7 +264,7 @@ JobConfig resolved(JobConfig config) {
   Optimizer& optimizer = config.optimizer;
   config.max_workers = ranks_of(config);
   config.seed = seed_of(config);
-  if (!optimizer.learning_rate) optimizer.learning_rate = default_learning_rate(optimizer.rule);
+  if (!optimizer.lr) optimizer.lr = default_lr(optimizer.rule);
   if (!optimizer.weight_decay) optimizer.weight_decay = default_weight_decay(optimizer.rule);
   return config;
 }
@@ -290,8 +290,8 @@ template <class Value>
 Value value_of(Value value, const Optimizer&) noexcept {
   return value;
 }
-float value_of(const std::optional<float>& learning_rate, const Optimizer& of) noexcept {
-  return learning_rate.value_or(default_learning_rate(of.rule));
+float value_of(const std::optional<float>& lr, const Optimizer& of) noexcept {
+  return lr.value_or(default_lr(of.rule));
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ void require_single_writer(const JobConfig& config, const std::string& what);
 // The seed, or its default.
 std::uint64_t seed_of(const JobConfig& config) noexcept;
 
-// Fills in what is unset: max_workers, seed, and the optimizer's learning_rate and weight_decay.
+// Fills in what is unset: max_workers, seed, and the optimizer's lr and weight_decay.
 JobConfig resolved(JobConfig config);
 
 // The number of workers that a launcher keeps, in the form of the option: N, or LO..HI.

@@ -50,7 +50,7 @@ inline constexpr std::tuple kLiveRows{
     LiveRow{LiveKey::kQuorum, "quorum", &LiveSettings::quorum, &JobConfig::quorum, Shown::kInUse,
             &ModeTraits::has_quorum},
     LiveRow{LiveKey::kStaleLimit, "stale-limit", &LiveSettings::stale_limit, &JobConfig::stale_limit, Shown::kInUse},
-    LiveRow{LiveKey::kLearningRate, "lr", &LiveSettings::learning_rate, &Optimizer::learning_rate, Shown::kAlways},
+    LiveRow{LiveKey::kLearningRate, "lr", &LiveSettings::lr, &Optimizer::lr, Shown::kAlways},
     LiveRow{LiveKey::kClipNorm, "clip-norm", &LiveSettings::clip_norm, &Optimizer::clip_norm, Shown::kInUse},
     LiveRow{LiveKey::kMomentum, "momentum", &LiveSettings::momentum, &Optimizer::momentum},
     LiveRow{LiveKey::kBeta1, "beta1", &LiveSettings::beta1, &Optimizer::beta1},

@@ -44,7 +44,7 @@ const Settings<Optimizer>& optimizer_settings() {
   static const Settings<O> kRows = {
       {"optimizer", choice(&O::rule, rules()), kGroup, kAll, "update rule; with `push-every` the default is add",
        {.common = kPs | kLaunch}},
-      {"lr", amount(&O::learning_rate), kGroup, kAll, "learning rate at step 0",
+      {"lr", amount(&O::lr), kGroup, kAll, "learning rate at step 0",
        {.otherwise = "depends on the optimizer: sgd 0.1, adam 0.001, ...", .common = kPs | kLaunch}},
       {"lr-schedule", schedule(), kGroup, kAll,
        "learning-rate schedule: constant, exp:DECAY:STEPS, step:DECAY:STEPS or cosine:STEPS[:FLOOR]; any of them may "

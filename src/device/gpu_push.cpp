@@ -305,7 +305,7 @@ void GpuLink::Push::start_recorded() {
 }
 
 void GpuLink::Push::start_native() {
-  const float rate = link_.worker.learning_rate();
+  const float rate = link_.worker.lr();
   for (const Native& one : native_) {
     link_.check(link_.kernels.add_pieces(added_on_device_.on_device() + one.first, one.count,
                                          one.state->is_sum ? 1.0F : -rate * one.state->settings.lr_scale,

@@ -106,7 +106,7 @@ void GpuRows::Impl::start_pull(const kernels::RowIds& ids, std::span<float> out)
   is_pulling_ = true;
   worker.note_pull();
   if (is_registered) {
-    table_.inverse_rate = 1.0F / (worker.live().learning_rate * settings.lr_scale);  // as in the CPU's pull of rows
+    table_.inverse_rate = 1.0F / (worker.live().lr * settings.lr_scale);  // as in the CPU's pull of rows
     check(kernels.pull_rows(table_, ids, out.data(), reinterpret_cast<std::uint64_t*>(outside_.on_device()),
                             stream->get()),
           "pull rows");

@@ -171,7 +171,7 @@ void GpuTable::Impl::start_pull(std::span<const std::uint64_t> keys, std::span<f
       places_ = device::DeviceMemory<kernels::KeyPlace>(cuda, keys.size());
     }
     // As in the CPU's pull.
-    on_device_.inverse_rate = 1.0F / (worker.live().learning_rate * state_.settings.lr_scale);
+    on_device_.inverse_rate = 1.0F / (worker.live().lr * state_.settings.lr_scale);
     check(
         kernels.pull_keys(on_device_, device::row_ids(keys), out.data(), found.empty() ? nullptr : found.data(),
                           places_.on_device(), reinterpret_cast<std::uint64_t*>(undecided_.on_device()), stream->get()),

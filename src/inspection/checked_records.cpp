@@ -63,7 +63,8 @@ void require_whole(const JobSegments& job) {
     if (segment.was_cut_off() || segment.file_bytes() < bytes) fail_damaged(segment.name(), "it has been truncated");
   };
   check(job.control(), kWorkersOffset + job.ranks() * sizeof(WorkerShm));
-  for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard) check(job.shard(shard), job.shard_data_offset());
+  for (std::uint32_t shard = 0; shard < job.config().ps_tasks; ++shard)
+    check(job.shard(shard), job.shard_data_offset());
 }
 
 void read_values(JobSegments& job, const VariableShm& variable, std::uint64_t array, std::span<float> values) {

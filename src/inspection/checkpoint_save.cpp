@@ -54,8 +54,8 @@ persistence::CheckpointArrays arrays_of(const Snapshot& snapshot, const std::vec
 // The tables by key of the job, in the order of their names. They are read when they are written.
 class SavedTables {
  public:
-  SavedTables(const JobConfig& config, float learning_rate, const std::function<bool()>& stop_requested)
-      : config_(config), learning_rate_(learning_rate), stop_requested_(stop_requested) {
+  SavedTables(const JobConfig& config, float lr, const std::function<bool()>& stop_requested)
+      : config_(config), lr_(lr), stop_requested_(stop_requested) {
     shm::AttachOutcome outcome;
     const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
     if (!job) return;
@@ -94,7 +94,7 @@ class SavedTables {
                                                           std::bit_cast<float>(record.lr_scale));
     std::vector<float> raw(form.raw_size()), values(form.width()), state(form.state_size());
     std::uint64_t key = 0;
-    update::with_element_value(settings, learning_rate_, [&](const auto& value_of) {
+    update::with_element_value(settings, lr_, [&](const auto& value_of) {
       for (const auto& part : parts)
         part->for_each(
             0, false,
@@ -112,7 +112,7 @@ class SavedTables {
   }
 
   JobConfig config_;
-  float learning_rate_;
+  float lr_;
   const std::function<bool()>& stop_requested_;
   std::map<std::string, Parts> parts_;
 };
@@ -169,7 +169,7 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
     return std::find(there.begin(), there.end(), one.name) == there.end();
   });
   const JobConfig config = config::with_live(info.config, info.live);
-  const SavedTables tables(config, info.live.learning_rate, options.stop_requested);
+  const SavedTables tables(config, info.live.lr, options.stop_requested);
   if (variables.empty() && tables.empty())
     throw Error(fmt::format("job '{}' has nothing to save yet: no variable is initialised, and there is no table",
                             info.config.job),
@@ -181,7 +181,7 @@ std::string Checkpoint::save(const JobView& job, const std::string& dir, const C
       .global_step = snapshot.global_step(),
       .loss = options.loss,
       .settings = persistence::settings_as_text(config),
-      .learning_rate = double(config.optimizer.schedule.rate(info.live.learning_rate, snapshot.global_step())),
+      .lr = double(config.optimizer.schedule.rate(info.live.lr, snapshot.global_step())),
       .examples = examples_of(workers, config, snapshot.global_step()),
       .partial_ranks = snapshot.partial_ranks(),
       .variables = {},

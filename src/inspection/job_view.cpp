@@ -72,7 +72,7 @@ struct PS_SHM_HIDDEN JobView::Impl {
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
   KnownVariables known{job};
 
-  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().tasks) {}
+  explicit Impl(JobSegments attached) : job(std::move(attached)), ranks(job.ranks()), shards(job.config().ps_tasks) {}
 
   static std::unique_ptr<Impl> try_open(const std::string& name, shm::AttachOutcome& outcome) {
     check_job_name(name);
@@ -379,7 +379,7 @@ TableCensus JobView::count_rows(const std::string& table, std::uint64_t most) co
 
 std::vector<TableRow> JobView::table_rows(const std::string& table, std::uint64_t most) const {
   return impl_->look_at_table(table, [&](const TableView& view) {
-    return copy_rows(impl_->job, view, shm::read_live(impl_->job).settings.learning_rate, most);
+    return copy_rows(impl_->job, view, shm::read_live(impl_->job).settings.lr, most);
   });
 }
 

@@ -140,7 +140,7 @@ bool Probe::read(std::size_t variable, std::uint64_t piece, std::vector<float>& 
     const InplaceVariable source(shard.data(), record);
     floats.resize(source.block_size(number));
     update::with_element_value(
-        settings_of(job_.config(), record), read_live(job_).settings.learning_rate,
+        settings_of(job_.config(), record), read_live(job_).settings.lr,
         [&, block = number](const auto& value_of) { source.pull_block(block, floats.data(), value_of); });
     return true;
   }

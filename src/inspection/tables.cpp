@@ -187,7 +187,7 @@ namespace {
 // Calls use(row, mark) for the rows that have keys, each as it is at one moment, of one in `share` rows, from the row
 // number `first` of each part on. Ends when it returns false.
 template <class Use>
-void for_rows(const shm::JobSegments& job, const TableView& table, float learning_rate, std::uint64_t first,
+void for_rows(const shm::JobSegments& job, const TableView& table, float lr, std::uint64_t first,
               std::uint64_t share, Use&& use) {
   constexpr int kTries = 100;  // of a row that is evicted and made again all the time
   const TableShm& record = *table.front().checked;
@@ -195,7 +195,7 @@ void for_rows(const shm::JobSegments& job, const TableView& table, float learnin
                                                         std::bit_cast<float>(record.regularize), DType::kFloat32,
                                                         std::bit_cast<float>(record.lr_scale));
   TableRow row{.key = 0, .values = std::vector<float>(record.row_elements), .state = {}};
-  update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+  update::with_element_value(settings, lr, [&](const auto& value_of) {
     for (const TablePartView& part : table) {
       const TableShm& checked = *part.checked;
       if (checked.rule != record.rule || checked.row_elements != record.row_elements || checked.dtype != record.dtype)
@@ -222,10 +222,10 @@ void for_rows(const shm::JobSegments& job, const TableView& table, float learnin
 
 }  // namespace
 
-std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float lr,
                                 std::uint64_t most, std::vector<std::uint32_t>* marks) {
   std::vector<TableRow> rows;
-  for_rows(job, table, learning_rate, 0, 1, [&](const TableRow& row, std::uint32_t mark) {
+  for_rows(job, table, lr, 0, 1, [&](const TableRow& row, std::uint32_t mark) {
     rows.push_back(row);
     if (marks != nullptr) marks->push_back(mark);
     return rows.size() != most;
@@ -237,7 +237,7 @@ OddRows find_odd_rows(const shm::JobSegments& job, const TableView& table, std::
   OddRows found;
   const std::uint64_t rows = std::max<std::uint64_t>(most / table.front().checked->row_elements, 1);
   if (most != 0) found.share = std::max<std::uint64_t>((rows_in_use(table) + rows - 1) / rows, 1);
-  for_rows(job, table, shm::read_live(job).settings.learning_rate, turn % found.share, found.share,
+  for_rows(job, table, shm::read_live(job).settings.lr, turn % found.share, found.share,
            [&](const TableRow& row, std::uint32_t) {
              ++found.sampled;
              const std::size_t odd = first_odd(row.values);
@@ -269,7 +269,7 @@ TableReader::TableReader(const std::string& job, const std::string& table)
     : job_(attached(job)), table_(open_table_named(job_, table)) {}
 
 std::vector<TableRow> TableReader::rows(std::vector<std::uint32_t>& marks) const {
-  std::vector<TableRow> found = copy_rows(job_, table_, shm::read_live(job_).settings.learning_rate, 0, &marks);
+  std::vector<TableRow> found = copy_rows(job_, table_, shm::read_live(job_).settings.lr, 0, &marks);
   require_whole(table_);
   return found;
 }

@@ -33,7 +33,7 @@ void require_whole(const TableView& table);
 TableInfo describe(const TableView& table);
 TableCensus count_rows(const shm::JobSegments& job, const TableView& table, std::uint64_t most);
 // `marks`, if given, gets TableRowShm::mark of each row.
-std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float learning_rate,
+std::vector<TableRow> copy_rows(const shm::JobSegments& job, const TableView& table, float lr,
                                 std::uint64_t most, std::vector<std::uint32_t>* marks = nullptr);
 
 // Rows with a NaN or an infinity among those with keys that were looked at.

@@ -107,7 +107,7 @@ std::string to_json(const CheckpointFacts& facts) {
       {"created_unix",
        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count()},
       {"loss", nullptr},
-      {"learning_rate", facts.learning_rate},
+      {"learning_rate", facts.lr},
       {"examples", facts.examples},
       {"partial_ranks", facts.partial_ranks},
       {"settings", facts.settings},
@@ -319,7 +319,7 @@ CheckpointFacts read_facts(const std::string& folder) {
     facts.job = json.at("job").get<std::string>();
     facts.global_step = whole(json.at("global_step"));
     if (const Json& loss = json.at("loss"); !loss.is_null()) facts.loss = loss.get<double>();
-    facts.learning_rate = json.at("learning_rate").get<double>();
+    facts.lr = json.at("learning_rate").get<double>();
     facts.settings = json.at("settings").get<std::map<std::string, std::string>>();
     facts.partial_ranks = json.at("partial_ranks").get<std::vector<std::uint32_t>>();
     for (const Json& count : json.at("examples").get_ref<const Json::array_t&>())

@@ -27,7 +27,7 @@ struct CheckpointFacts {
   std::uint64_t global_step = 0;
   std::optional<double> loss;
   std::map<std::string, std::string> settings;
-  double learning_rate = 0.0;                // of the next step, as scheduled
+  double lr = 0.0;                // of the next step, as scheduled
   std::vector<std::uint64_t> examples;       // of each rank
   std::vector<std::uint32_t> partial_ranks;  // as Snapshot::partial_ranks() returns them
   std::vector<StoredVariable> variables;

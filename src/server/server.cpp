@@ -68,17 +68,17 @@ class NameTurn {
 shm::JobSegments join_tasks(const JobConfig& config, std::uint32_t task, const ServerOptions& options,
                             const shm::ShardOptions& shard) {
   check_job_name(config.job);
-  if (task >= config.tasks)
-    throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.tasks - 1));
+  if (task >= config.ps_tasks)
+    throw Error(fmt::format("task {}: tasks are 0 to {}; raise ps-tasks", task, config.ps_tasks - 1));
   NameTurn turn(config, fmt::format("task {}: waiting for task 0", task), options);
   for (;;) {
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach_control(config.job, outcome, trusted_by(config));
     const bool is_served = job && job->locks().is_held_by_other(shm::kTaskByte + task);
     if (job && job->locks().is_in_use_by_other() && !job->was_ended()) {  // after the byte, as in try_adopt
-      if (job->config().tasks != config.tasks)
+      if (job->config().ps_tasks != config.ps_tasks)
         throw Error(fmt::format("job '{}' has {} ps task{}, not {}: give all its tasks the same `ps-tasks`", config.job,
-                                job->config().tasks, job->config().tasks == 1 ? "" : "s", config.tasks),
+                                job->config().ps_tasks, job->config().ps_tasks == 1 ? "" : "s", config.ps_tasks),
                     ErrorCode::kIncompatible);
       if (!is_served && job->try_add_task(task, shard, shm::check_job)) return std::move(*job);
       if (!job->is_orphaned() && job->locks().is_in_use_by_other() &&
@@ -132,7 +132,7 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
     if (is_alive || !try_revive(*job)) return std::nullopt;
   }
   check_same(job->config(), config);
-  const std::uint32_t last = options.task ? 1 : config.tasks;
+  const std::uint32_t last = options.task ? 1 : config.ps_tasks;
   for (std::uint32_t task = 0; task < last; ++task)
     if (!job->try_add_task(task, shard, task == 0 ? shm::check_job : nullptr)) {
       if (job->is_orphaned() || !job->locks().is_in_use_by_other()) return std::nullopt;
@@ -208,7 +208,7 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
         });
     if (options.task) return job;
     try {
-      for (std::uint32_t task = 1; task < config.tasks; ++task) job.add_task(task, shard);
+      for (std::uint32_t task = 1; task < config.ps_tasks; ++task) job.add_task(task, shard);
     } catch (...) {
       shm::remove_job(config.job, job.control().descriptor());
       throw;
@@ -232,8 +232,8 @@ EndReason to_reason(std::uint32_t ended) {
 
 struct PS_SHM_HIDDEN Server::Impl {
   Impl(const JobConfig& config, const ServerOptions& options)
-      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().tasks), log(options.log) {
-    for (std::uint32_t task = 0; task < job.config().tasks; ++task)
+      : job(open_job(config, options)), seen(job.ranks()), tasks_alive(job.config().ps_tasks), log(options.log) {
+    for (std::uint32_t task = 0; task < job.config().ps_tasks; ++task)
       if (!options.task || *options.task == task) own_tasks.push_back(task);
   }
 

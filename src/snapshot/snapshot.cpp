@@ -81,7 +81,7 @@ void copy_inplace(const shm::JobSegments& job, const VariableShm& record, std::u
 
 void copy_inplace_block(const shm::JobSegments& job, const VariableShm& record, std::uint64_t block, float* out) {
   const shm::InplaceVariable source(job.shard_data(record.shard), record);
-  update::with_element_value(shm::settings_of(job.config(), record), shm::read_live(job).settings.learning_rate,
+  update::with_element_value(shm::settings_of(job.config(), record), shm::read_live(job).settings.lr,
                              [&](const auto& value_of) { source.pull_block(block, out, value_of); });
 }
 

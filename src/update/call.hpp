@@ -29,7 +29,7 @@ struct Call {
 
 // What updates with this rate and gradient scale have in common. Computed once, it can be used for any number of
 // chunks.
-Call resolve(const Settings& settings, float learning_rate, float scale) noexcept;
+Call resolve(const Settings& settings, float lr, float scale) noexcept;
 
 // apply() of rules.hpp, with the result of resolve(). `updates`, `first`: as in Moment.
 void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* out, const float* in,

@@ -37,19 +37,19 @@ void copy(float* out, const float* in, std::size_t count) noexcept {
 
 // For rules whose state depends on the value.
 template <class Rule>
-void set_values(const Settings& settings, bool adds, float learning_rate, float* out, const float* in,
+void set_values(const Settings& settings, bool adds, float lr, float* out, const float* in,
                 std::size_t stride, const float* values, std::size_t count) noexcept {
   constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(false).size();
   for (std::size_t i = 0; i < count; ++i) {
     float x[kFloats];
     for (std::size_t k = 0; k < kFloats; ++k) x[k] = in[i + k * stride];
-    Rule::set_value(settings, learning_rate, x, adds ? x[0] + values[i] : values[i]);
+    Rule::set_value(settings, lr, x, adds ? x[0] + values[i] : values[i]);
     for (std::size_t k = 0; k < kFloats; ++k) out[i + k * stride] = x[k];
   }
 }
 
 // The state changes as that of the same values in float32. Values are not rounded.
-void assign_bfloat16(const Settings& settings, Change how, float learning_rate, float* out, const float* in,
+void assign_bfloat16(const Settings& settings, Change how, float lr, float* out, const float* in,
                      std::size_t stride, const float* values, std::size_t count) noexcept {
   Settings as_floats = settings;
   as_floats.dtype = DType::kFloat32;
@@ -59,7 +59,7 @@ void assign_bfloat16(const Settings& settings, Change how, float learning_rate, 
       0, count, [&](float* after, const float* before, BFloat16Bits* block, std::size_t at, std::size_t n) {
         const auto* const given = reinterpret_cast<const BFloat16Bits*>(values) + at;
         widen(block_values, given, n);
-        change(as_floats, how, learning_rate, after, before, kBlock, block_values, n);
+        change(as_floats, how, lr, after, before, kBlock, block_values, n);
         std::copy_n(given, n, block);
       });
 }
@@ -76,20 +76,20 @@ void add_elements(DType dtype, float* out, const float* in, const float* delta, 
   });
 }
 
-void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
+void change(const Settings& settings, Change how, float lr, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept {
   if (settings.dtype == DType::kBFloat16)
-    return assign_bfloat16(settings, how, learning_rate, out, in, stride, values, count);
+    return assign_bfloat16(settings, how, lr, out, in, stride, values, count);
   if (how == Change::kReset) {
     copy(out, values, count);
-    return initialise_slots(settings, learning_rate, values, out + stride, stride, count);
+    return initialise_slots(settings, lr, values, out + stride, stride, count);
   }
   const bool adds = how == Change::kAdd;
   const std::size_t slots = slots_per_element(settings.rule, false), all = slots_per_element(settings);
   const bool is_done = with_rule(settings.rule, [&](auto rule) {
     using Rule = decltype(rule);
     if constexpr (requires { Rule::set_value(settings, 0.0F, out, 0.0F); }) {
-      set_values<Rule>(settings, adds, learning_rate, out, in, stride, values, count);
+      set_values<Rule>(settings, adds, lr, out, in, stride, values, count);
       return true;
     }
     return false;

@@ -47,8 +47,8 @@ struct RowUpdate {
 
 // Calls body(update) with an ElementUpdate or a RowUpdate.
 template <class Body>
-decltype(auto) with_element_update(const Settings& settings, float learning_rate, float scale, Body&& body) {
-  const Call call = resolve(settings, learning_rate, scale, settings.clip_value);
+decltype(auto) with_element_update(const Settings& settings, float lr, float scale, Body&& body) {
+  const Call call = resolve(settings, lr, scale, settings.clip_value);
   const auto run = [&]<bool kPlain>() -> decltype(auto) {
     return with_rule(settings.rule, [&](auto rule) -> decltype(auto) {
       using Rule = decltype(rule);
@@ -80,11 +80,11 @@ template <class Rule>
 struct ComputedChange {
   static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
   Settings settings;
-  float learning_rate;
+  float lr;
   bool adds;
   void operator()(float* x, float value) const noexcept {
-    const float before = adds ? Rule::value_of(settings, learning_rate)(x) : 0.0F;
-    Rule::set_element(settings, learning_rate, x, adds ? before + value : value);
+    const float before = adds ? Rule::value_of(settings, lr)(x) : 0.0F;
+    Rule::set_element(settings, lr, x, adds ? before + value : value);
   }
 };
 
@@ -93,22 +93,22 @@ template <class Rule>
 struct ElementReset {
   static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
   Settings settings;
-  float learning_rate;
-  void operator()(float* x, float value) const noexcept { initialise_elements(settings, learning_rate, &value, x, 1); }
+  float lr;
+  void operator()(float* x, float value) const noexcept { initialise_elements(settings, lr, &value, x, 1); }
   float row_state() const noexcept requires(Rule::kTraits.has_row_state()) {
-    return first_row_state(settings, learning_rate);
+    return first_row_state(settings, lr);
   }
 };
 
 // Calls body(change) with one of these. Requires: not Change::kStep.
 template <class Body>
-decltype(auto) with_element_change(const Settings& settings, Change how, float learning_rate, Body&& body) {
+decltype(auto) with_element_change(const Settings& settings, Change how, float lr, Body&& body) {
   return with_rule(settings.rule, [&](auto rule) -> decltype(auto) {
     using Rule = decltype(rule);
     constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
-    if (how == Change::kReset) return body(ElementReset<Rule>{settings, learning_rate});
+    if (how == Change::kReset) return body(ElementReset<Rule>{settings, lr});
     if constexpr (requires { Rule::value_of(settings, 0.0F); })
-      return body(ComputedChange<Rule>{settings, learning_rate, how == Change::kAdd});
+      return body(ComputedChange<Rule>{settings, lr, how == Change::kAdd});
     else if (how == Change::kAdd)
       return body(ElementAdd<kFloats>{});
     else
@@ -124,27 +124,27 @@ struct FirstFloat {
 
 // What reads the value of an element under this rule: its first float, or the rule's own function of the state.
 template <class Rule>
-auto element_value_of(const Settings& settings, float learning_rate) noexcept {
+auto element_value_of(const Settings& settings, float lr) noexcept {
   if constexpr (Rule::kTraits.reads_by_rate)
-    return Rule::value_of(settings, learning_rate);
+    return Rule::value_of(settings, lr);
   else
     return FirstFloat{};
 }
 
 template <class Body, class First, class... Rest>
-decltype(auto) with_value_of(RuleList<First, Rest...>, const Settings& settings, float learning_rate, Body&& body) {
+decltype(auto) with_value_of(RuleList<First, Rest...>, const Settings& settings, float lr, Body&& body) {
   if constexpr (First::kTraits.reads_by_rate)
-    if (settings.rule == First::kTraits.rule) return body(element_value_of<First>(settings, learning_rate));
+    if (settings.rule == First::kTraits.rule) return body(element_value_of<First>(settings, lr));
   if constexpr (sizeof...(Rest) == 0)
     return body(FirstFloat{});
   else
-    return with_value_of(RuleList<Rest...>{}, settings, learning_rate, body);
+    return with_value_of(RuleList<Rest...>{}, settings, lr, body);
 }
 
 // Calls body(value_of) with FirstFloat or with the rule's own function.
 template <class Body>
-decltype(auto) with_element_value(const Settings& settings, float learning_rate, Body&& body) {
-  return with_value_of(Rules{}, settings, learning_rate, body);
+decltype(auto) with_element_value(const Settings& settings, float lr, Body&& body) {
+  return with_value_of(Rules{}, settings, lr, body);
 }
 
 }  // namespace ps_shm::update

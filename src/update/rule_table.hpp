@@ -78,7 +78,7 @@ struct Add {
   using Steps = Add;
   static constexpr Traits kTraits{.rule = UpdateRule::kAdd,
                                   .name = "add",
-                                  .learning_rate = 0.1F,  // of the local steps whose sum is pushed
+                                  .lr = 0.1F,  // of the local steps whose sum is pushed
                                   .is_sum = true,
                                   .adds_in_place = true};
 
@@ -90,7 +90,7 @@ struct Add {
 struct Sgd {
   using Steps = Sgd;
   static constexpr Traits kTraits{
-      .rule = UpdateRule::kSgd, .name = "sgd", .learning_rate = 0.1F, .adds_in_place = true};
+      .rule = UpdateRule::kSgd, .name = "sgd", .lr = 0.1F, .adds_in_place = true};
 
   [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
     x[0] = w - call.rate * g;
@@ -101,7 +101,7 @@ struct Momentum {
   using Steps = Momentum;
   static constexpr Traits kTraits{.rule = UpdateRule::kMomentum,
                                   .name = "momentum",
-                                  .learning_rate = 0.01F,
+                                  .lr = 0.01F,
                                   .slots = {{"momentum"}},
                                   .hyper_parameters = {kUsesMomentum}};
 
@@ -115,7 +115,7 @@ struct Nesterov {
   using Steps = Nesterov;
   static constexpr Traits kTraits{.rule = UpdateRule::kNesterov,
                                   .name = "nesterov",
-                                  .learning_rate = 0.01F,
+                                  .lr = 0.01F,
                                   .slots = {{"momentum"}},
                                   .hyper_parameters = {kUsesMomentum}};
 
@@ -129,7 +129,7 @@ struct Adagrad {
   using Steps = Adagrad;
   static constexpr Traits kTraits{.rule = UpdateRule::kAdagrad,
                                   .name = "adagrad",
-                                  .learning_rate = 0.05F,
+                                  .lr = 0.05F,
                                   .slots = {{"n", first_accumulator}},
                                   .hyper_parameters = {kUsesEpsilon, kUsesAccumulator}};
 
@@ -143,7 +143,7 @@ struct RmsProp {
   using Steps = RmsProp;
   static constexpr Traits kTraits{.rule = UpdateRule::kRmsProp,
                                   .name = "rmsprop",
-                                  .learning_rate = 0.001F,
+                                  .lr = 0.001F,
                                   .slots = {{"n"}},
                                   .hyper_parameters = {kUsesEpsilon, kUsesRho}};
 
@@ -157,7 +157,7 @@ struct Adam {
   using Steps = Adam;
   static constexpr Traits kTraits{.rule = UpdateRule::kAdam,
                                   .name = "adam",
-                                  .learning_rate = 0.001F,
+                                  .lr = 0.001F,
                                   .slots = {{"m"}, {"v"}},
                                   .in_place_slots = {{"m"}, {"v"}, {"t"}},
                                   .hyper_parameters = {kUsesEpsilon, kUsesBeta1, kUsesBeta2}};
@@ -185,7 +185,7 @@ struct Adam {
 struct AdamW : Adam {
   static constexpr Traits kTraits{.rule = UpdateRule::kAdamW,
                                   .name = "adamw",
-                                  .learning_rate = 0.001F,
+                                  .lr = 0.001F,
                                   .weight_decay = 0.01F,
                                   .slots = {{"m"}, {"v"}},
                                   .in_place_slots = {{"m"}, {"v"}, {"t"}},
@@ -195,17 +195,17 @@ struct AdamW : Adam {
 struct Ftrl {
   using Steps = Ftrl;
   // The z that gives `value`, with this n.
-  static float z_of(const Settings& settings, float learning_rate, float value, float n) noexcept {
+  static float z_of(const Settings& settings, float lr, float value, float n) noexcept {
     if (value == 0) return 0.0F;
-    return -value * ((settings.ftrl_beta + std::sqrt(n)) / (learning_rate * settings.lr_scale) + settings.l2) -
+    return -value * ((settings.ftrl_beta + std::sqrt(n)) / (lr * settings.lr_scale) + settings.l2) -
            std::copysign(settings.l1, value);
   }
-  static float first_z(const Settings& settings, float learning_rate, float value) noexcept {
-    return z_of(settings, learning_rate, value, 0.0F);
+  static float first_z(const Settings& settings, float lr, float value) noexcept {
+    return z_of(settings, lr, value, 0.0F);
   }
   static constexpr Traits kTraits{.rule = UpdateRule::kFtrl,
                                   .name = "ftrl",
-                                  .learning_rate = 0.1F,
+                                  .lr = 0.1F,
                                   .slots = {{"n"}, {"z", first_z}},
                                   .in_place_slots = {{"n"}},
                                   .first_in_place = first_z,
@@ -213,7 +213,7 @@ struct Ftrl {
                                   .regularizes_itself = true,
                                   .reads_by_rate = true};
 
-  static void set_rate(Call& call, float learning_rate) noexcept { call.inverse_rate = 1.0F / learning_rate; }
+  static void set_rate(Call& call, float lr) noexcept { call.inverse_rate = 1.0F / lr; }
   [[gnu::always_inline]] static void step(const Call& call, float* x, float w, float g) noexcept {
     const float n = x[1] + g * g, root = std::sqrt(n);
     const float denominator = (call.settings.ftrl_beta + root) * call.inverse_rate + call.settings.l2;
@@ -240,15 +240,15 @@ struct Ftrl {
       return -std::copysign(left, z) / ((settings.ftrl_beta + std::sqrt(n)) * inverse_rate + settings.l2);
     }
   };
-  static Value value_of(const Settings& settings, float learning_rate) noexcept {
-    return {settings, 1.0F / (learning_rate * settings.lr_scale)};
+  static Value value_of(const Settings& settings, float lr) noexcept {
+    return {settings, 1.0F / (lr * settings.lr_scale)};
   }
-  static void set_value(const Settings& settings, float learning_rate, float* x, float value) noexcept {
-    if (value != x[0]) x[2] = z_of(settings, learning_rate, value, x[1]);
+  static void set_value(const Settings& settings, float lr, float* x, float value) noexcept {
+    if (value != x[0]) x[2] = z_of(settings, lr, value, x[1]);
     x[0] = value;
   }
-  static void set_element(const Settings& settings, float learning_rate, float* x, float value) noexcept {
-    if (value != value_of(settings, learning_rate)(x)) x[0] = z_of(settings, learning_rate, value, x[1]);
+  static void set_element(const Settings& settings, float lr, float* x, float value) noexcept {
+    if (value != value_of(settings, lr)(x)) x[0] = z_of(settings, lr, value, x[1]);
   }
   static void element_step(const Call& call, float* x, float, float g) noexcept {
     const float w = Value::of(call.settings, call.inverse_rate, x[0], x[1]);
@@ -263,7 +263,7 @@ struct RowwiseAdagrad {
   using Elements = Sgd;
   static constexpr Traits kTraits{.rule = UpdateRule::kRowwiseAdagrad,
                                   .name = "rowwise_adagrad",
-                                  .learning_rate = 0.05F,
+                                  .lr = 0.05F,
                                   .row_slot = {"n of row", first_accumulator},
                                   .hyper_parameters = {kUsesEpsilon, kUsesAccumulator},
                                   .works_versioned = false};
@@ -333,8 +333,8 @@ template <class Body>
 }
 
 // What a call's elements have in common, except for t.
-inline Call resolve(const Settings& settings, float learning_rate, float scale, float clip_value) noexcept {
-  const float rate = learning_rate * settings.lr_scale;
+inline Call resolve(const Settings& settings, float lr, float scale, float clip_value) noexcept {
+  const float rate = lr * settings.lr_scale;
   Call call{.settings = settings, .rate = rate, .scale = scale, .epsilon = settings.epsilon};
   with_rule(
       settings.rule, [&](auto rule) __attribute__((always_inline)) {

@@ -259,8 +259,8 @@ PS_SHM_SIMD_CLONES void add_clipped(float* out, const float* in, const float* gr
 
 }  // namespace
 
-Call resolve(const Settings& settings, float learning_rate, float scale) noexcept {
-  return resolve(settings, learning_rate, scale, settings.clip_value);
+Call resolve(const Settings& settings, float lr, float scale) noexcept {
+  return resolve(settings, lr, scale, settings.clip_value);
 }
 
 void apply(const Call& call, std::uint64_t updates, std::uint64_t first, float* out, const float* in,
@@ -282,7 +282,7 @@ void apply_in_place(const Call& call, std::uint64_t updates, float* values, std:
 
 void apply(const Settings& settings, const Moment& moment, float* out, const float* in, std::size_t stride,
            const float* gradient, float scale, std::size_t count, const float* following) noexcept {
-  apply(resolve(settings, moment.learning_rate, scale), moment.updates, moment.first, out, in, stride, gradient, count,
+  apply(resolve(settings, moment.lr, scale), moment.updates, moment.first, out, in, stride, gradient, count,
         following);
 }
 
@@ -294,7 +294,7 @@ void apply_combined(const Settings& settings, const Moment& moment, float* out, 
   const bool is_sum = traits_of(settings.rule).is_sum;
   const float clip_value = is_sum ? 0.0F : settings.clip_value;
   const float share = is_sum ? 1.0F : 1.0F / static_cast<float>(contributions.size());
-  Call call = resolve(settings, moment.learning_rate, share, 0.0F);
+  Call call = resolve(settings, moment.lr, share, 0.0F);
   if (call.has_t) call = at_update(call, moment.updates);
   constexpr float kNone = std::numeric_limits<float>::infinity();
   const float limit = clip_value > 0 ? clip_value : kNone;

@@ -44,25 +44,25 @@ inline std::size_t slots_per_element(const Settings& settings) noexcept {
 
 // What changes from one chunk and update to the next.
 struct Moment {
-  float learning_rate = 0.0F;
+  float lr = 0.0F;
   std::uint64_t updates = 0;  // number of earlier updates of this chunk
   std::uint64_t first = 0;    // number of the chunk's first element in the variable; bfloat16 alone needs it
 };
 
 // Initial values of the slots of `count` elements with these values of the settings' dtype; slot k is at
 // `slots + k * stride`.
-void initialise_slots(const Settings& settings, float learning_rate, const float* values, float* slots,
+void initialise_slots(const Settings& settings, float lr, const float* values, float* slots,
                       std::size_t stride, std::size_t count) noexcept;
 
 // The same for elements in place: each element is followed by its slots.
-void initialise_elements(const Settings& settings, float learning_rate, const float* values, float* elements,
+void initialise_elements(const Settings& settings, float lr, const float* values, float* elements,
                          std::size_t count) noexcept;
 // The same, rounded to nearest.
-void initialise_elements(const Settings& settings, float learning_rate, const float* values, BFloat16Bits* elements,
+void initialise_elements(const Settings& settings, float lr, const float* values, BFloat16Bits* elements,
                          std::size_t count) noexcept;
 
 // Initial value of the state of a row in place. Requires: the rule keeps row state.
-float first_row_state(const Settings& settings, float learning_rate) noexcept;
+float first_row_state(const Settings& settings, float lr) noexcept;
 
 // All functions below on chunks count elements of the settings' dtype if it takes gradients, otherwise floats. Values of
 // bfloat16 take half of a stride: then slot k lies (k + 1) * stride - stride / 2 floats after them, and new values are
@@ -101,7 +101,7 @@ enum class Change : std::uint64_t {
 // out = in, changed bypassing the rule. If a value is a function of state (ftrl), the state is solved for; kAssign also
 // sets the average. `out` may be `in`, else they do not overlap. Slots lie as for apply(). `values` are of the dtype.
 // Requires: not kStep; not kAdd for bfloat16, which has no sum.
-void change(const Settings& settings, Change how, float learning_rate, float* out, const float* in, std::size_t stride,
+void change(const Settings& settings, Change how, float lr, float* out, const float* in, std::size_t stride,
             const float* values, std::size_t count) noexcept;
 
 // out = in + delta, for elements of that dtype that occupy `count` floats. `out` may be `in`. Requires: has_sum(dtype).

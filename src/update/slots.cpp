@@ -8,10 +8,10 @@ namespace ps_shm::update {
 namespace {
 
 // The slot of element i lies at out + i * stride.
-void fill(const Slot& slot, const Settings& settings, float learning_rate, const float* values, float* out,
+void fill(const Slot& slot, const Settings& settings, float lr, const float* values, float* out,
           std::size_t stride, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i)
-    out[i * stride] = slot.first != nullptr ? slot.first(settings, learning_rate, values[i]) : 0.0F;
+    out[i * stride] = slot.first != nullptr ? slot.first(settings, lr, values[i]) : 0.0F;
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ Settings settings_of(const Optimizer& optimizer, UpdateRule rule, float regulari
   return settings;
 }
 
-void initialise_slots(const Settings& settings, float learning_rate, const float* values, float* slots,
+void initialise_slots(const Settings& settings, float lr, const float* values, float* slots,
                       std::size_t stride, std::size_t count) noexcept {
   if (settings.dtype == DType::kBFloat16) {
     Settings as_floats = settings;
@@ -42,44 +42,44 @@ void initialise_slots(const Settings& settings, float learning_rate, const float
     for (std::size_t at = 0; at < count; at += kBlock) {
       const std::size_t n = std::min(kBlock, count - at);
       widen(block, reinterpret_cast<const BFloat16Bits*>(values) + at, n);
-      initialise_slots(as_floats, learning_rate, block, slots + at, stride, n);
+      initialise_slots(as_floats, lr, block, slots + at, stride, n);
     }
     return;
   }
   for (const Slot& slot : traits_of(settings.rule).slots_of(false)) {
-    fill(slot, settings, learning_rate, values, slots, 1, count);
+    fill(slot, settings, lr, values, slots, 1, count);
     slots += stride;
   }
   if (slots_per_element(settings) > slots_per_element(settings.rule, false)) std::copy_n(values, count, slots);
 }
 
-void initialise_elements(const Settings& settings, float learning_rate, const float* values, float* elements,
+void initialise_elements(const Settings& settings, float lr, const float* values, float* elements,
                          std::size_t count) noexcept {
   const Traits& traits = traits_of(settings.rule);
   const std::span<const Slot> slots = traits.slots_of(true);
   const std::size_t stride = 1 + slots.size();
-  for (const Slot& slot : slots) fill(slot, settings, learning_rate, values, ++elements, stride, count);
+  for (const Slot& slot : slots) fill(slot, settings, lr, values, ++elements, stride, count);
   elements -= slots.size();
   for (std::size_t i = 0; i < count; ++i)
     elements[i * stride] =
-        traits.first_in_place != nullptr ? traits.first_in_place(settings, learning_rate, values[i]) : values[i];
+        traits.first_in_place != nullptr ? traits.first_in_place(settings, lr, values[i]) : values[i];
 }
 
-void initialise_elements(const Settings& settings, float learning_rate, const float* values, BFloat16Bits* elements,
+void initialise_elements(const Settings& settings, float lr, const float* values, BFloat16Bits* elements,
                          std::size_t count) noexcept {
   constexpr std::size_t kAtOnce = 64, kMostNumbers = 4;
   float block[kAtOnce * kMostNumbers];
   const std::size_t record = 1 + traits_of(settings.rule).slots_of(true).size();
   for (std::size_t at = 0; at < count; at += kAtOnce) {
     const std::size_t n = std::min(kAtOnce, count - at);
-    initialise_elements(settings, learning_rate, values + at, block, n);
+    initialise_elements(settings, lr, values + at, block, n);
     round_to_nearest(elements + at * record, block, n * record);
   }
 }
 
-float first_row_state(const Settings& settings, float learning_rate) noexcept {
+float first_row_state(const Settings& settings, float lr) noexcept {
   const Slot& slot = traits_of(settings.rule).row_slot;
-  return slot.first != nullptr ? slot.first(settings, learning_rate, 0.0F) : 0.0F;
+  return slot.first != nullptr ? slot.first(settings, lr, 0.0F) : 0.0F;
 }
 
 }  // namespace ps_shm::update

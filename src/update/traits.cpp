@@ -14,7 +14,7 @@ const Traits* find_rule(std::uint32_t number) noexcept {
 }
 
 const Traits& traits_of(UpdateRule rule) noexcept {
-  static constexpr Traits kNone{.rule = {}, .name = "?", .learning_rate = 0.0F};
+  static constexpr Traits kNone{.rule = {}, .name = "?", .lr = 0.0F};
   const Traits* const found = find_rule(static_cast<std::uint32_t>(rule));
   return found != nullptr ? *found : kNone;
 }
@@ -35,7 +35,7 @@ const char* slot_name(UpdateRule rule, bool in_place, std::size_t slot) noexcept
 }  // namespace update
 
 const char* to_string(UpdateRule rule) noexcept { return update::traits_of(rule).name; }
-float default_learning_rate(UpdateRule rule) noexcept { return update::traits_of(rule).learning_rate; }
+float default_lr(UpdateRule rule) noexcept { return update::traits_of(rule).lr; }
 float default_weight_decay(UpdateRule rule) noexcept { return update::traits_of(rule).weight_decay; }
 
 }  // namespace ps_shm

@@ -14,7 +14,7 @@ struct Settings;
 // A float that a rule keeps for an element (TensorFlow's term: momentum, Adam's m and v) or for a row.
 struct Slot {
   // Computes its initial value, for an element whose initial value is `value`.
-  using First = float (*)(const Settings& settings, float learning_rate, float value) noexcept;
+  using First = float (*)(const Settings& settings, float lr, float value) noexcept;
 
   const char* name = nullptr;  // null: there is no such slot
   First first = nullptr;       // null: 0
@@ -30,7 +30,7 @@ struct HyperParameter {
 struct Traits {
   UpdateRule rule;
   const char* name;
-  float learning_rate;  // the default
+  float lr;  // the default
   float weight_decay = 0.0F;
 
   Slot slots[2] = {};                    // of an element of versioned chunks

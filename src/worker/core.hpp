@@ -71,12 +71,12 @@ struct WorkerCore {
 
   // The learning rate of global step `step`.
   float rate_at(std::uint64_t step) const noexcept {
-    return config.optimizer.schedule.rate(live.settings.learning_rate, step);
+    return config.optimizer.schedule.rate(live.settings.lr, step);
   }
 
   // The rate of a push of rows now.
   float row_rate() noexcept {
-    const float base = live.settings.learning_rate;
+    const float base = live.settings.lr;
     if (config.optimizer.schedule.is_constant()) return base;
     const std::uint64_t step = job.steps_done();
     if (step != rate_step || base != rate_base) {  // a schedule's factor costs more than a short push
@@ -98,7 +98,7 @@ struct WorkerCore {
   // The context of a push in that step, for gradients that are not scaled.
   PushContext push_context(std::uint64_t step) const noexcept {
     return {.label = {rank, step, epoch},
-            .learning_rate = rate_at(step),
+            .lr = rate_at(step),
             .scale = 1.0F,
             .lr_staleness = config.optimizer.lr_staleness,
             .adds = config.adds};

@@ -81,7 +81,7 @@ void Worker::Impl::initialise(VariableState& state, const Initializer& initializ
   const std::optional<FirstState> first = restored(state, values);
   if (!first) initialize(values);
   const update::TakenBytes given(std::as_bytes(std::span(values)).first(bytes), state.dtype, state.array_dtype);
-  state.set_values(given.floats(), live.settings.learning_rate, first ? *first : FirstState());
+  state.set_values(given.floats(), live.settings.lr, first ? *first : FirstState());
   shm::fault_point(shm::FaultPoint::kInitValues);
   // (directory.D6) The first part comes last: it stands for all parts. Pairs with wait_initialised: words, stamps and
   // values.

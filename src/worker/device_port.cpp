@@ -20,13 +20,13 @@ void DevicePort::refresh_optimizer() const noexcept {
   if (traits_of(worker_.config.mode).steps_together()) return;
   const LiveSettings now = shm::read_live(worker_.job).settings;
   LiveSettings& live = worker_.live.settings;
-  live.learning_rate = now.learning_rate;
+  live.lr = now.lr;
   live.clip_norm = now.clip_norm;
   live.momentum = now.momentum;
   live.beta1 = now.beta1;
   worker_.note_limits();
 }
-float DevicePort::learning_rate() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
+float DevicePort::lr() const noexcept { return worker_.rate_at(worker_.job.steps_done()); }
 std::weak_ptr<device::ShardMemory>& DevicePort::shards() const noexcept { return worker_.gpu_shards; }
 
 TableState& DevicePort::table(const std::string& name) const noexcept {

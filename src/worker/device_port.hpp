@@ -37,7 +37,7 @@ class PS_SHM_HIDDEN DevicePort {
   // Applies a change of the learning rate, momentum, beta1 or clip_norm from the next push on, and not from the next step
   // on as other changes, for whoever has made it and is about to push. Mode sync: does nothing, as a step belongs to all.
   void refresh_optimizer() const noexcept;
-  float learning_rate() const noexcept;
+  float lr() const noexcept;
 
   // The job's shards that are registered with CUDA. All links of the worker share them.
   std::weak_ptr<device::ShardMemory>& shards() const noexcept;

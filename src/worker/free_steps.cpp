@@ -217,8 +217,8 @@ std::uint64_t FreeSteps::step() {
 std::uint64_t RecordedSteps::update_step() {
   LiveSettings& live = core_.live.settings;
   const record::UpdateFacts facts =
-      recording_.begin_update({core_.job.steps_done(), live.learning_rate, live.clip_norm, live.momentum, live.beta1});
-  live.learning_rate = facts.rate;
+      recording_.begin_update({core_.job.steps_done(), live.lr, live.clip_norm, live.momentum, live.beta1});
+  live.lr = facts.rate;
   live.clip_norm = facts.clip;
   live.momentum = facts.momentum;
   live.beta1 = facts.beta1;

@@ -25,7 +25,7 @@ class GivenRows final : public shm::RowMaker {
 
   void make(std::uint64_t key, float* elements) const noexcept override {
     const auto at = static_cast<std::size_t>(std::find(keys_.begin(), keys_.end(), key) - keys_.begin());
-    const float rate = state_.core.live.settings.learning_rate;
+    const float rate = state_.core.live.settings.lr;
     form_.initialise(state_.settings, rate, values_[at], 0, form_.width(), elements);
     form_.initialise_row_state(state_.settings, rate, elements);
   }
@@ -79,7 +79,7 @@ std::uint32_t GuestRows::changed_since(std::uint32_t since, MarkedRows& to) {
   std::vector<float> raw(form.raw_size());
   std::uint64_t key = 0;
   std::uint32_t mark = 0;
-  update::with_element_value(state_.settings, state_.core.live.settings.learning_rate, [&](const auto& value_of) {
+  update::with_element_value(state_.settings, state_.core.live.settings.lr, [&](const auto& value_of) {
     for (const auto& part : state_.parts)
       part->for_each(
           since, false,
@@ -99,7 +99,7 @@ std::uint32_t GuestRows::changed_since(std::uint32_t since, MarkedRows& to) {
 void GuestRows::read(std::span<const std::uint64_t> keys, std::span<float> values, std::span<std::uint32_t> marks,
                      std::span<std::uint8_t> found) {
   const std::uint64_t width = row_size(), record = state_.form().record();
-  update::with_element_value(state_.settings, state_.core.live.settings.learning_rate, [&](const auto& value_of) {
+  update::with_element_value(state_.settings, state_.core.live.settings.lr, [&](const auto& value_of) {
     for_batches(keys, [&](shm::TablePart& part, shm::TableLane& lane, const auto& batch, const auto& places) {
       for (std::size_t i = 0; i < batch.keys.size(); ++i)
         found[places[i]] = part.read(lane, batch, i, [&](const float* row) {
@@ -113,7 +113,7 @@ void GuestRows::read(std::span<const std::uint64_t> keys, std::span<float> value
 GuestRows::Given GuestRows::give(std::uint32_t ticket, How how, std::span<const std::uint64_t> keys,
                                  std::span<const float> values, std::span<const float> bases) {
   const std::uint64_t width = row_size();
-  const float rate = state_.core.live.settings.learning_rate;
+  const float rate = state_.core.live.settings.lr;
   Given given;
   GivenRows maker(state_, done(ticket));
   std::vector<float> lacking(width);

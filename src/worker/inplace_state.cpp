@@ -18,7 +18,7 @@ InplaceState::InplaceState(shm::JobSegments& job, const shm::Directory& director
   if (first.axes != 0) rows.emplace(parts, rank, job.key_hash());
 }
 
-void InplaceState::set_values(std::span<const float> given, float learning_rate, const FirstState& first) {
+void InplaceState::set_values(std::span<const float> given, float lr, const FirstState& first) {
   const auto in_parts = [&](std::span<const float> whole) {
     std::vector<float> ordered(whole.size());
     shm::order_by_parts(whole, ordered, parts.front().record);
@@ -37,13 +37,13 @@ void InplaceState::set_values(std::span<const float> given, float learning_rate,
     const std::uint64_t from = piece.values_from();
     part.inplace->for_rows(piece.chunk, [&](std::byte* to, std::uint64_t begin, std::uint64_t count) {
       if (is_bfloat16_)
-        update::initialise_elements(settings, learning_rate, values.data() + from + begin,
+        update::initialise_elements(settings, lr, values.data() + from + begin,
                                     reinterpret_cast<shm::BFloat16Bits*>(to), count);
       else
-        update::initialise_elements(settings, learning_rate, values.data() + from + begin, reinterpret_cast<float*>(to),
+        update::initialise_elements(settings, lr, values.data() + from + begin, reinterpret_cast<float*>(to),
                                     count);
       if (part.inplace->has_row_state())
-        *part.inplace->row_state(to) = update::first_row_state(settings, learning_rate);
+        *part.inplace->row_state(to) = update::first_row_state(settings, lr);
       set_slots(part, from + begin, count, slots, to);
     });
     shm::fault_point(shm::FaultPoint::kInitChunk);
@@ -73,8 +73,8 @@ void InplaceState::set_slots(const VariablePart& part, std::uint64_t from, std::
   }
 }
 
-std::uint64_t InplaceState::pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) {
-  return update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+std::uint64_t InplaceState::pull(std::span<float> out, std::uint64_t array, float lr, Threads& threads) {
+  return update::with_element_value(settings, lr, [&](const auto& value_of) {
     if (is_hashed) by_parts_.resize(elements);
     float* const to = is_hashed ? by_parts_.data() : out.data();
     const std::uint64_t retries = for_pulled(threads, [&](Piece piece, std::uint64_t&) {
@@ -134,7 +134,7 @@ InplaceState::Rounded InplaceState::rounded(Piece piece) const noexcept {
 std::uint64_t InplaceState::change_block(update::Change how, Piece piece, const float* values,
                                          const PushContext& context) noexcept {
   shm::InplaceVariable& blocks = *piece.part.inplace;
-  return update::with_element_change(settings, how, context.learning_rate, [&](const auto& change) {
+  return update::with_element_change(settings, how, context.lr, [&](const auto& change) {
     if (!is_bfloat16_) return blocks.push_block(piece.chunk, values, Adds::kExact, change);
     if (how == update::Change::kAdd)
       return blocks.push_block(piece.chunk, values, Adds::kExact, change, rounded(piece));

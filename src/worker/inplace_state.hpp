@@ -12,8 +12,8 @@ struct PS_SHM_HIDDEN InplaceState final : VariableState {
   InplaceState(shm::JobSegments& job, const shm::Directory& directory, const std::vector<std::uint32_t>& positions,
                std::uint32_t rank, std::uint32_t threads);
 
-  void set_values(std::span<const float> values, float learning_rate, const FirstState& first) override;
-  std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) override;
+  void set_values(std::span<const float> values, float lr, const FirstState& first) override;
+  std::uint64_t pull(std::span<float> out, std::uint64_t array, float lr, Threads& threads) override;
   bool is_as_pulled() noexcept override;
   std::uint64_t pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
                              std::uint64_t& retries) override;

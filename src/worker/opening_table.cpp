@@ -160,7 +160,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
         if (rows[i] == nullptr) continue;  // counted as refused
         ++restored;
         const std::size_t place = places[at + i];
-        form.compose(settings, core.live.settings.learning_rate, values.data() + place * form.width(),
+        form.compose(settings, core.live.settings.lr, values.data() + place * form.width(),
                      state.data() + place * form.state_size(), raw.data());
         shm::racing_copy(rows[i], raw.data(), raw.size());
       }

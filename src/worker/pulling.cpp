@@ -18,7 +18,7 @@ std::optional<std::uint64_t> Worker::Impl::try_pull_all(std::span<const Variable
   constexpr int kLooks = 200;  // polls; some microseconds: the rest of a short push
   std::uint64_t retries = 0;
   for (std::size_t i = 0; i < handles.size(); ++i)  // (state.R1)
-    retries += state_of(handles[i]).pull(outs[i], 0, live.settings.learning_rate, threads);
+    retries += state_of(handles[i]).pull(outs[i], 0, live.settings.lr, threads);
   if (retries != 0) count(Counter::kPullRetries).bump_relaxed(retries);
   std::optional<std::uint64_t> step = mode->steady_step(false);
   for (int looks = 1; !step && looks <= kLooks; ++looks) {

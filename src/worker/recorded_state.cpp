@@ -49,7 +49,7 @@ std::uint64_t RecordedState::apply(update::Change how, std::span<const float> nu
                           {rate_at(version, piece.index(), shm::kVersionMask, context), version, piece.from()}, out, in,
                           piece.stride(), given, context.scale, piece.count());
           else
-            update::change(settings, how, context.learning_rate, out, in, piece.stride(), given, piece.count());
+            update::change(settings, how, context.lr, out, in, piece.stride(), given, piece.count());
         });
     retries += result.retries;
     recording_.pushed(result.version);

@@ -16,7 +16,7 @@ struct PS_SHM_HIDDEN RecordedState final : VersionedState {
     recording_.declare(name, pieces, elements);
   }
 
-  std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) override;
+  std::uint64_t pull(std::span<float> out, std::uint64_t array, float lr, Threads& threads) override;
   std::uint64_t push(const GradientInput& gradient, const PushContext& context, Threads& threads) override;
   std::uint64_t change(update::Change how, std::span<const float> values, const PushContext& context, Threads& threads,
                        std::vector<std::uint64_t>* versions) override;

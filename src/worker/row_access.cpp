@@ -89,10 +89,10 @@ const std::uint64_t* RowAccess::find_outside(std::span<const std::uint64_t> ids,
 }
 
 void RowAccess::pull(std::span<const std::uint64_t> ids, float* out, const update::Settings& settings,
-                     float learning_rate, Threads& threads) const noexcept {
+                     float lr, Threads& threads) const noexcept {
   const std::uint64_t elements = table_.row_elements(), record = table_.record();
   constexpr std::size_t kSingle = 2;  // any distance but 1: one element is then read as such, not as an array to copy
-  update::with_element_value(settings, learning_rate, [&](const auto& value_of) {
+  update::with_element_value(settings, lr, [&](const auto& value_of) {
     threads.split(ids.size(), grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
       const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);
       float* const to = out + begin * elements;
@@ -144,9 +144,9 @@ void push_neighbours(std::byte* row, std::span<const std::uint64_t> ids, const f
 }  // namespace
 
 void RowAccess::push(std::span<const std::uint64_t> ids, const float* gradients, const update::Settings& settings,
-                     float learning_rate, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept {
+                     float lr, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept {
   const std::uint64_t elements = table_.row_elements();
-  update::with_element_update(settings, learning_rate, scale, [&](const auto& update) {
+  update::with_element_update(settings, lr, scale, [&](const auto& update) {
     constexpr std::size_t kRecord = shm::floats_of<std::remove_cvref_t<decltype(update)>>();
     const auto push_range = [&]<Adds kAdds>(std::uint64_t begin, std::uint64_t end) {
       const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);
@@ -180,11 +180,11 @@ void RowAccess::push(std::span<const std::uint64_t> ids, const float* gradients,
 }
 
 void RowAccess::change(update::Change how, std::span<const std::uint64_t> ids, const float* values,
-                       const update::Settings& settings, float learning_rate, bool are_ascending,
+                       const update::Settings& settings, float lr, bool are_ascending,
                        Threads& threads) noexcept {
   const std::uint64_t elements = table_.row_elements();
   const bool is_in_order = how != update::Change::kAdd && !are_ascending;
-  update::with_element_change(settings, how, learning_rate, [&](const auto& update) {
+  update::with_element_change(settings, how, lr, [&](const auto& update) {
     threads.split(
         ids.size(), is_in_order ? ids.size() : grain(), [&](std::uint64_t begin, std::uint64_t end, std::uint32_t) {
           const std::span<const std::uint64_t> some = ids.subspan(begin, end - begin);

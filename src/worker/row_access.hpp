@@ -37,7 +37,7 @@ class RowAccess {
 
   // Required by all functions below: ids are in range; values and gradients have row_elements() floats for each id.
 
-  void pull(std::span<const std::uint64_t> ids, float* out, const update::Settings& settings, float learning_rate,
+  void pull(std::span<const std::uint64_t> ids, float* out, const update::Settings& settings, float lr,
             Threads& threads) const noexcept;
 
   // RowSums::combine().
@@ -47,12 +47,12 @@ class RowAccess {
 
   // Requires: no id is repeated.
   void push(std::span<const std::uint64_t> ids, const float* gradients, const update::Settings& settings,
-            float learning_rate, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
+            float lr, float scale, Adds adds, bool are_ascending, Threads& threads) noexcept;
 
   // Changes rows bypassing the optimizer, each element exactly once, also if the job uses Hogwild! updates. Requires
   // for Change::kAdd: no id is repeated. Of values for a repeated id the last ones stay; this takes one thread.
   void change(update::Change how, std::span<const std::uint64_t> ids, const float* values,
-              const update::Settings& settings, float learning_rate, bool are_ascending, Threads& threads) noexcept;
+              const update::Settings& settings, float lr, bool are_ascending, Threads& threads) noexcept;
 
   void prefetch(std::span<const std::uint64_t> ids) const noexcept;
 

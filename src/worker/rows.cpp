@@ -38,7 +38,7 @@ void Worker::Impl::pull_rows(VariableState& state, Ids ids, std::span<float> out
   static_cast<void>(require_rows(state, ids, out.size(), "pull"));
   note_pull();
   state.rows->begin_watch(ids, job);
-  state.rows->pull(ids, out.data(), state.settings, live.settings.learning_rate, threads);
+  state.rows->pull(ids, out.data(), state.settings, live.settings.lr, threads);
   count(Counter::kPulls).bump_relaxed(1);
 }
 
@@ -72,7 +72,7 @@ void Worker::Impl::change_rows(VariableState& state, update::Change how, Ids ids
   if (how == update::Change::kAdd && !are_ascending) are_ascending = state.rows->combine(ids, values);
   PushScope scope(*this);
   if (values.size() >= PushScope::kLongFloats) scope.take_time();
-  state.rows->change(how, ids, values.data(), state.settings, live.settings.learning_rate, are_ascending, threads);
+  state.rows->change(how, ids, values.data(), state.settings, live.settings.lr, are_ascending, threads);
   state.rows->end_watch([&](std::uint64_t staleness) { shm::record_staleness(entry, staleness); });
   count(Counter::kPushes).bump_relaxed(1);
 }

@@ -199,7 +199,7 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
     }
     if (!target.pushed.empty() || target.changes.are_any()) add(target);
   }
-  const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
+  const float rate = core_.config.optimizer.schedule.rate(decision.lr, step);
   for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
     std::vector<update::Contribution>& input = inputs_[thread];
     input = target.pushed;
@@ -226,7 +226,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
   begin(decision);
   find_changes(step, decision, gradients);
   for (Target& target : targets_) add(target);
-  const float rate = core_.config.optimizer.schedule.rate(decision.learning_rate, step);
+  const float rate = core_.config.optimizer.schedule.rate(decision.lr, step);
   for_chunks(step, [&](Target& target, std::uint64_t chunk, std::uint32_t thread) {
     // The contributors in the decision had added all their pushes before it, so all helpers agree on whether the chunk
     // has a sum. A sum to which only a late worker has added is not applied.

@@ -43,7 +43,7 @@ void TableState::initial_values(std::uint64_t key, float* values) const noexcept
 }
 
 void TableState::make(std::uint64_t key, float* elements) const noexcept {
-  const float rate = core.live.settings.learning_rate;
+  const float rate = core.live.settings.lr;
   const shm::RowForm of_rows = form();
   constexpr std::uint64_t kAtOnce = 64;
   std::array<float, kAtOnce> values;
@@ -219,7 +219,7 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
                         table.count(lane, TableCounter::kMisses, batch.keys.size() - there);
                       });
   };
-  update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
+  update::with_element_value(state.settings, state.core.live.settings.lr, [&](const auto& value_of) {
     if (state.spec.dtype == DType::kBFloat16)
       pull_by([&](float* to, const float* row) { shm::read_bfloat16(to, row, record, width, value_of); });
     else
@@ -293,13 +293,13 @@ PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const fl
   if (!slots.empty()) {
     std::vector<float> raw(form.raw_size());
     return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
-      form.compose(state.settings, state.core.live.settings.learning_rate, values.data() + i * width,
+      form.compose(state.settings, state.core.live.settings.lr, values.data() + i * width,
                    slots.data() + i * form.state_size(), raw.data());
       shm::update_exact(row, raw.data(), raw.size(), [](float, float given) { return given; });
     });
   }
   return update::with_element_change(
-      state.settings, update::Change::kReset, state.core.live.settings.learning_rate, [&](const auto& change) {
+      state.settings, update::Change::kReset, state.core.live.settings.lr, [&](const auto& change) {
         return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
           const float* const given = values.data() + i * width;
           if (form.is_bfloat16())
@@ -378,7 +378,7 @@ TableDump Table::dump(std::uint64_t since, const std::function<void(const TableR
   const shm::RowForm form = state.form();
   std::vector<float> raw(form.raw_size());
   TableRow one{.key = 0, .values = std::vector<float>(form.width()), .state = std::vector<float>(form.state_size())};
-  update::with_element_value(state.settings, state.core.live.settings.learning_rate, [&](const auto& value_of) {
+  update::with_element_value(state.settings, state.core.live.settings.lr, [&](const auto& value_of) {
     for (const auto& part : state.parts)
       part->for_each(
           from, from == 0,

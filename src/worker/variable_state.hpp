@@ -79,7 +79,7 @@ struct Piece {
 // What all chunks of one push have in common.
 struct PushContext {
   shm::UpdateLabel label;
-  float learning_rate = 0.0F;
+  float lr = 0.0F;
   float scale = 1.0F;  // of the gradient: clip_scale
   bool lr_staleness = false;
   Adds adds = Adds::kExact;
@@ -167,11 +167,11 @@ struct PS_SHM_HIDDEN VariableState {
   std::vector<Slot> slots() const;
 
   // Stores initial values and slots. Only for the task that has claimed the initialisation.
-  virtual void set_values(std::span<const float> values, float learning_rate, const FirstState& first) = 0;
+  virtual void set_values(std::span<const float> values, float lr, const FirstState& first) = 0;
 
   // Copies the values (array 0) or slot array - 1 to `out`. `learning_rate`: the job's, at step 0. Returns the number
   // of repeated copies.
-  virtual std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) = 0;
+  virtual std::uint64_t pull(std::span<float> out, std::uint64_t array, float lr, Threads& threads) = 0;
 
   // Whether a single word shows for each piece that nothing of it has changed: for chunks, and for an element that lies
   // in its counter's word.
@@ -238,8 +238,8 @@ struct PS_SHM_HIDDEN VariableState {
   }
   float rate_at(std::uint64_t version, std::uint64_t index, std::uint64_t mask,
                 const PushContext& context) const noexcept {
-    if (!context.lr_staleness || pulled[index] == kNotPulled) return context.learning_rate;
-    return context.learning_rate / static_cast<float>(1 + staleness(version, index, mask));
+    if (!context.lr_staleness || pulled[index] == kNotPulled) return context.lr;
+    return context.lr / static_cast<float>(1 + staleness(version, index, mask));
   }
   // Always inlined: this saves a tenth of the instructions of a scalar push, whatever it is compiled with.
   [[gnu::always_inline]] inline void note_push(std::uint64_t version, std::uint64_t index,

@@ -23,11 +23,11 @@ constexpr std::uint64_t kInPlaceElements = 2048;
 
 }  // namespace
 
-void VersionedState::set_values(std::span<const float> values, float learning_rate, const FirstState& first) {
+void VersionedState::set_values(std::span<const float> values, float lr, const FirstState& first) {
   for_pieces(0, pieces, 0, [&](Piece piece) {
     VariablePart& part = piece.part;
     const auto initialise_slots = [&](const float* values_of_chunk, float* to) {
-      update::initialise_slots(settings, learning_rate, values_of_chunk, to, piece.stride(), piece.count());
+      update::initialise_slots(settings, lr, values_of_chunk, to, piece.stride(), piece.count());
       for (std::size_t slot = 0; slot < first.slots.size(); ++slot)
         if (!first.slots[slot].empty())
           std::copy_n(first.slots[slot].begin() + std::ptrdiff_t(piece.from()), piece.count(),
@@ -159,10 +159,10 @@ template <bool kInPlace>
 }
 
 std::uint64_t VersionedState::push(const GradientInput& gradient, const PushContext& context, Threads& threads) {
-  if (call_.rate != context.learning_rate * settings.lr_scale || call_.scale != context.scale ||
+  if (call_.rate != context.lr * settings.lr_scale || call_.scale != context.scale ||
       call_.settings.momentum != settings.momentum || call_.settings.beta1 != settings.beta1 ||
       call_.settings.l2 != settings.l2 || call_.settings.weight_decay != settings.weight_decay)
-    call_ = update::resolve(settings, context.learning_rate, context.scale);
+    call_ = update::resolve(settings, context.lr, context.scale);
   if (layout == Layout::kSingleWriter && update::can_apply_in_place(settings) && !context.lr_staleness &&
       parts.front().record.piece_elements >= kInPlaceElements)
     return push_in_place(gradient, context, threads);
@@ -182,7 +182,7 @@ std::uint64_t VersionedState::change(update::Change how, std::span<const float> 
       values, threads, [&](Piece piece, const float* given, std::uint32_t thread, std::uint64_t& retries) {
         const shm::SwapResult result = piece.part.versioned->push_chunk(
             piece.chunk, threads.free_buffers(thread), context.label, [&](float* out, const float* in, std::uint64_t) {
-              update::change(settings, how, context.learning_rate, out, in, piece.stride(), given, piece.count());
+              update::change(settings, how, context.lr, out, in, piece.stride(), given, piece.count());
             });
         retries += result.retries;
         note_push(result.version, piece.index(), shm::kVersionMask);
@@ -196,7 +196,7 @@ std::uint64_t VersionedState::change_once(const ChangeOnce& change, const PushCo
   for_pieces(0, pieces, 0, [&](Piece piece) {
     const float* const given = change.values.data() + piece.values_from();
     const auto apply = [&](float* out, const float* in, std::uint64_t) {
-      update::change(settings, change.how, context.learning_rate, out, in, piece.stride(), given, piece.count());
+      update::change(settings, change.how, context.lr, out, in, piece.stride(), given, piece.count());
       return true;
     };
     static_cast<void>(

@@ -15,8 +15,8 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
                  std::uint32_t rank, std::uint32_t threads)
       : VariableState(job, directory, positions, rank, threads) {}
 
-  void set_values(std::span<const float> values, float learning_rate, const FirstState& first) override;
-  std::uint64_t pull(std::span<float> out, std::uint64_t array, float learning_rate, Threads& threads) override;
+  void set_values(std::span<const float> values, float lr, const FirstState& first) override;
+  std::uint64_t pull(std::span<float> out, std::uint64_t array, float lr, Threads& threads) override;
   bool is_as_pulled() noexcept override;
   std::uint64_t pull_changed(std::span<float> out, std::vector<std::uint64_t>& since, Threads& threads,
                              std::uint64_t& retries) override;

@@ -41,7 +41,7 @@ const JobConfig& Worker::config() const noexcept { return impl_->config; }
 
 void Worker::Impl::pull(VariableState& state, std::span<float> out) {
   note_pull();
-  const std::uint64_t retries = state.pull(out, 0, live.settings.learning_rate, threads);
+  const std::uint64_t retries = state.pull(out, 0, live.settings.lr, threads);
   count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) count(Counter::kPullRetries).bump_relaxed(retries);
 }
@@ -90,7 +90,7 @@ float Worker::pull(const Variable& variable) {
   if (state.is_scalar)
     state.pulled.front() = state.parts.front().inplace->pull_scalar(value);
   else
-    retries = state.pull({&value, 1}, 0, impl.live.settings.learning_rate, impl.threads);
+    retries = state.pull({&value, 1}, 0, impl.live.settings.lr, impl.threads);
   impl.count(Counter::kPulls).bump_relaxed(1);
   if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
   return value;
@@ -106,7 +106,7 @@ void Worker::pull_average(const Variable& variable, std::span<float> out) {
                     "rule is add",
                     state.name));
   const std::uint64_t retries =
-      state.pull(out, update::slots_per_element(state.settings), impl.live.settings.learning_rate, impl.threads);
+      state.pull(out, update::slots_per_element(state.settings), impl.live.settings.lr, impl.threads);
   if (retries != 0) impl.count(Counter::kPullRetries).bump_relaxed(retries);
 }
 

@@ -126,7 +126,7 @@ TEST_CASE("settings: chunk-bytes is a size, auto or gpu, and is shown and stored
 TEST_CASE("settings: a real number loses no bit") {
   for (const float rate : {0.1F, 1e-45F, 1.17549435e-38F, 3.40282347e38F, 0.333333343F, 16777217.0F}) {
     JobConfig config = config::resolved({});
-    config.optimizer.learning_rate = rate;
+    config.optimizer.lr = rate;
     config.linger = Seconds(double(rate) / 3);
     CHECK(config::decode(config::encode(config)) == config);
   }
@@ -180,9 +180,9 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
   refused([](JobConfig& c) { c.workers = 0; }, "`workers` must be at least 1");
   refused([](JobConfig& c) { c.threads = 65; }, "`threads` must be at most 64");
   refused([](JobConfig& c) { c.optimizer.beta2 = 1; }, "`beta2` must be at least 0 and less than 1");
-  refused([](JobConfig& c) { c.optimizer.learning_rate = -1; }, "`lr` must be at least 0");
-  refused([](JobConfig& c) { c.optimizer.learning_rate = 0; }, "");
-  refused([](JobConfig& c) { c.optimizer.learning_rate = 0, c.optimizer.rule = UpdateRule::kFtrl; },
+  refused([](JobConfig& c) { c.optimizer.lr = -1; }, "`lr` must be at least 0");
+  refused([](JobConfig& c) { c.optimizer.lr = 0; }, "");
+  refused([](JobConfig& c) { c.optimizer.lr = 0, c.optimizer.rule = UpdateRule::kFtrl; },
           "`lr` must be greater than 0 with `optimizer` ftrl, which divides by it");
   refused([](JobConfig& c) { c.optimizer.weight_decay = -1; }, "`weight-decay` must be at least 0");
   refused([](JobConfig& c) { c.linger = Seconds(-1); }, "`linger` must be at least 0");

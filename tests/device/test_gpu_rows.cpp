@@ -147,7 +147,7 @@ TEST_CASE("gpu rows: several pulls may be in progress, pushes take turns") {
 TEST_CASE("gpu rows: what one user of a worker has registered serves the others, until the last one is gone") {
   Fake fake;
   JobConfig config = adding();
-  config.tasks = 1;
+  config.ps_tasks = 1;
   RowsJob job(config, {100, 16});
   const Variable second = job.worker.variable({.name = "second", .shape = {40, 3}, .layout = Layout::kInplace},
                                               [](std::span<float> out) { std::fill(out.begin(), out.end(), 5.0F); });

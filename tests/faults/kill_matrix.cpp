@@ -211,7 +211,7 @@ class Trial : StruckJob {
     const auto set = [this](std::optional<FaultPoint> strike_at) {
       return spawn("setter", [this, strike_at] {
         if (strike_at) arm(*strike_at, case_.action, 1);
-        JobControl(config_.job).change([](LiveSettings& settings) { settings.learning_rate *= 0.5F; });
+        JobControl(config_.job).change([](LiveSettings& settings) { settings.lr *= 0.5F; });
       });
     };
     const pid_t setter = set(case_.row->point);

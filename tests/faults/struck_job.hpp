@@ -48,7 +48,7 @@ class StruckJob {
     static int number = 0;
     config_.job = fmt::format("test-{}-kill-{}", getpid(), number++);
     config_.workers = kWorkers;
-    config_.tasks = 2;
+    config_.ps_tasks = 2;
     config_.chunk_bytes = 1024;
     config_.placement = Placement::kPartition;
     config_.optimizer.rule = UpdateRule::kAdd;

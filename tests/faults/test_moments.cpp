@@ -59,7 +59,7 @@ TEST_CASE("moments: a leaving worker keeps its lock byte until its last store (l
 
 TEST_CASE("moments: a first part is initialized last, and each part after its accumulator (directory.D6)") {
   JobConfig config = settings(1, Mode::kSync);
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.placement = Placement::kPartition;
   config.reduce = Reduce::kAtomic;
   Server server(config);
@@ -259,7 +259,7 @@ TEST_CASE("moments: a sleeping decider takes no later round from a rank that was
 TEST_CASE("moments: an ending ps task releases its byte before it checks whether it is the last one (names.N2)") {
   const JobName name;
   JobConfig config = with_name(settings(1, Mode::kAsync), name.text());
-  config.tasks = 2;
+  config.ps_tasks = 2;
   std::optional<Server> first(std::in_place, config, ServerOptions{.task = 0});
   std::optional<Server> second(std::in_place, config, ServerOptions{.task = 1});
   bool is_last = false;
@@ -369,7 +369,7 @@ TEST_CASE("moments: a setter reads the settings only once it has the setter's by
 
 TEST_CASE("moments: a variable is listed once all of its parts are declared (directory.D1)") {
   JobConfig config = settings(1, Mode::kAsync);
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.placement = Placement::kPartition;
   Server server(config);
   Worker worker(options(config));

@@ -214,7 +214,7 @@ TEST_CASE("table moments: a worker that is killed while it restores a table leav
   const TableSpec spec = spec_of(1000, 2);
   const Keys keys = some_keys(500);
   JobConfig config = row_config(UpdateRule::kMomentum);
-  config.tasks = 2, config.placement = Placement::kPartition;  // killed in the first part, or in the second one
+  config.ps_tasks = 2, config.placement = Placement::kPartition;  // killed in the first part, or in the second one
   TableCopy expected;
   {
     TableJob job(spec, config);

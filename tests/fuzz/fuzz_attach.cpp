@@ -33,7 +33,7 @@ struct Target {
   static JobConfig settings() {
     JobConfig config;
     config.max_workers = 2;
-    config.tasks = 2;
+    config.ps_tasks = 2;
     config.mode = Mode::kSsp;
     config.placement = Placement::kPartition;
     config.step_timeout = Seconds(0.05);

@@ -144,7 +144,7 @@ TEST_CASE("probe: a job whose name is gone is reported as such and can still be 
 TEST_CASE("probe: the rows of all parts are those of the variable, each once, wherever they lie") {
   for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
     JobConfig config = test::row_config(UpdateRule::kAdd);
-    config.tasks = 3;
+    config.ps_tasks = 3;
     config.placement = Placement::kPartition;
     config.partition_by = by;
     test::RowsJob job(config, {500, 3});

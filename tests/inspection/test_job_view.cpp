@@ -152,14 +152,14 @@ TEST_CASE("job view: settings, sizes and owner are those that the ps has set") {
   JobConfig config;
   config.workers = 3;
   config.steps = 70;
-  config.optimizer.learning_rate = 0.25F;
+  config.optimizer.lr = 0.25F;
   TestJob job(config);
   const JobInfo info = JobView(job.config.job).info();
   CHECK(info.config.job == job.config.job);
   CHECK(info.config.workers == 3);
   CHECK(info.config.max_workers == 16);
   CHECK(info.config.steps == 70);
-  CHECK(info.config.optimizer.learning_rate == 0.25F);
+  CHECK(info.config.optimizer.lr == 0.25F);
   CHECK(info.served);
   CHECK(info.ps_pid == static_cast<std::uint32_t>(getpid()));
   CHECK(info.instance == job.segments.instance());

@@ -38,8 +38,8 @@ Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
   JobConfig config;
   config.job = name.text();
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 0.5F;
-  config.tasks = 4;
+  config.optimizer.lr = 0.5F;
+  config.ps_tasks = 4;
   config.placement = Placement::kPartition;
   Server server(config);
   Worker worker({.job = name.text(), .rank = {}, .stop_requested = {}, .log = {}});

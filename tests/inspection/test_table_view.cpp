@@ -28,7 +28,7 @@ using namespace ps_shm::test;
 
 TEST_CASE("table: the view of a job shows its tables, their rows, and what is used most") {
   JobConfig config = row_config(UpdateRule::kAdagrad);
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.placement = Placement::kPartition;
   TableSpec spec = spec_of(1000);
   spec.evict = Evict::kLfu;

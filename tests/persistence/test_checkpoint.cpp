@@ -68,7 +68,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
 
         JobConfig other = config();
         other.restore = saved;
-        other.tasks = 3;
+        other.ps_tasks = 3;
         other.placement = Placement::kPartition;
         if (layout == Layout::kInplace) other.partition_by = PartitionBy::kHash;
         Job rest(other);

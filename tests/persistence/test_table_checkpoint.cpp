@@ -45,7 +45,7 @@ TEST_CASE("table checkpoint: a job goes on with the rows and their state, over a
     CAPTURE(std::string(to_string(rule)));
     const Folder folder;
     JobConfig config = row_config(rule);
-    config.tasks = 2, config.placement = Placement::kPartition;
+    config.ps_tasks = 2, config.placement = Placement::kPartition;
     TableSpec spec = spec_of(9000, 3);
     TableJob job(spec, config);
     const Keys keys = some_keys(5000);
@@ -62,7 +62,7 @@ TEST_CASE("table checkpoint: a job goes on with the rows and their state, over a
     CHECK(saved.tables()[0].slots == job.table.slots());
     CHECK(saved.tables()[1].rows == 1);
     for (const std::uint32_t tasks : {1U, 3U}) {
-      config.tasks = tasks, config.placement = Placement::kPartition;
+      config.ps_tasks = tasks, config.placement = Placement::kPartition;
       TableJob next(spec, restoring(config, saved.folder()));
       CHECK(copy_of(next.table).rows == copy_of(job.table).rows);
       CHECK(next.worker.table(other).statistics().rows == 1);

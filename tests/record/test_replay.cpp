@@ -85,7 +85,7 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
   const std::vector<float> ones(10, 1.0F), twos(10, 2.0F);
   JobConfig config = test::settings(2, Mode::kAsync);
   config.optimizer.rule = UpdateRule::kMomentum;
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   config.optimizer.momentum = 0;
   struct Two {
     Worker first, second;
@@ -121,7 +121,7 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
     CHECK(two.pull() == 0);
     two.push(ones);
     CHECK(two.pull() == -0.5F);
-    JobControl(config.job).change([](LiveSettings& live) { live.learning_rate = 0.25F, live.momentum = 0.5F; });
+    JobControl(config.job).change([](LiveSettings& live) { live.lr = 0.25F, live.momentum = 0.5F; });
     two.second.step();
     two.push(ones);
     CHECK(two.pull() == -0.875F);

@@ -147,11 +147,11 @@ TEST_CASE("adopting: fixed settings must equal the job's; the message names one 
     CHECK(try_to_serve(config).find("goes on with mode async, not sync") != std::string::npos);
   }
   SUBCASE("rate") {
-    config.optimizer.learning_rate = 0.5F;
+    config.optimizer.lr = 0.5F;
     CHECK(try_to_serve(config).find("lr") != std::string::npos);
   }
   SUBCASE("tasks") {
-    config.tasks = 2;
+    config.ps_tasks = 2;
     CHECK(try_to_serve(config).find("ps-tasks 1, not 2") != std::string::npos);
   }
   SUBCASE("chunks") {
@@ -319,7 +319,7 @@ TEST_CASE("adopting: a process that waits for a stopped remover reports whom it 
     options.stop_requested = is_enough;
     options.log = hear;
     JobConfig config = settings(name);
-    config.tasks = 2;
+    config.ps_tasks = 2;
     CHECK_THROWS_AS((Server{config, options}), Interrupted);
   }
   SUBCASE("a worker") {

@@ -51,7 +51,7 @@ TEST_CASE("ending: the last worker of a job that was asked to end removes it if 
 
 TEST_CASE("ending: the first task that ends a job gives the reason, and the other ends for the same reason") {
   JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.linger = Seconds(100);
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
@@ -68,7 +68,7 @@ TEST_CASE("ending: the first task that ends a job gives the reason, and the othe
 
 TEST_CASE("ending: a task that ends a job already ended by another reports that reason, and logs no event of its own") {
   JobConfig config = settings(1, Mode::kAsync);
-  config.tasks = 2;
+  config.ps_tasks = 2;
   const JobName name(config.job);
   Server first(config, {.task = 0}), second(config, {.task = 1});
   std::optional<Worker> worker(std::in_place, options(config));

@@ -112,7 +112,7 @@ TEST_CASE("snapshot: sizes and slots that do not exist are refused") {
 
 TEST_CASE("snapshot: bytes from any offset are those of the whole, whatever the parts") {
   JobConfig config = test::row_config(UpdateRule::kRowwiseAdagrad);
-  config.tasks = 3;
+  config.ps_tasks = 3;
   config.chunk_bytes = 1024;
   config.placement = Placement::kPartition;
   for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
@@ -319,7 +319,7 @@ TEST_CASE("snapshot: a variable is in it once all of its parts have values, and 
   const test::JobName name;
   const test::Folder folder;
   JobConfig config = config_of(name.text());
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.placement = Placement::kPartition;
   Server server(config);
   Worker worker(options_of(name));

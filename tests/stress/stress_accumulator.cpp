@@ -190,7 +190,7 @@ TEST_CASE("reduce atomic: the sum over all steps and workers is exact, and no gr
   CHECK(different == 0);
   // The mean of 0, 4, 8 and 12 at the default rate, step by step.
   float mean = 0;
-  for (std::uint64_t step = 0; step < steps; ++step) mean -= default_learning_rate(UpdateRule::kSgd) * 6.0F;
+  for (std::uint64_t step = 0; step < steps; ++step) mean -= default_lr(UpdateRule::kSgd) * 6.0F;
   CHECK(JobView(config.job).values("means") == std::vector<float>(700, mean));
 }
 

@@ -28,7 +28,7 @@ JobConfig config_of(Layout layout, UpdateRule rule) {
   config.layout = layout;
   config.chunk_bytes = 1024;
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   return config;
 }
 

@@ -217,7 +217,7 @@ void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std:
   JobConfig config = settings(kWorkers, Mode::kSync);
   config.quorum = quorum;
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 0.05F;
+  config.optimizer.lr = 0.05F;
   Server server(config);
   std::vector<std::uint64_t> included[kWorkers];  // numbers of the pushes that were not dropped, in order
   std::uint64_t pushed[kWorkers] = {};

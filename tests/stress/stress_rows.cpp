@@ -43,7 +43,7 @@ JobConfig config_of(UpdateRule rule, bool is_parted) {
   config.optimizer.l1 = 0.25F;  // of ftrl
   config.threads = 2;
   if (is_parted) {
-    config.tasks = 3;
+    config.ps_tasks = 3;
     config.placement = Placement::kPartition;
     config.partition_by = PartitionBy::kHash;
   }
@@ -54,7 +54,7 @@ JobConfig config_of(UpdateRule rule, bool is_parted) {
 std::vector<Record> records_of(const JobConfig& config, std::uint64_t most) {
   const UpdateRule rule = config.optimizer.rule;
   const update::Settings settings = update::settings_of(config.optimizer, rule, true);
-  const float rate = config.optimizer.learning_rate.value();
+  const float rate = config.optimizer.lr.value();
   std::vector<Record> all(most + 1, Record{});
   if (rule == UpdateRule::kRowwiseAdagrad) {
     for (std::uint64_t k = 0; k <= most; ++k) all[k][0] = settings.initial_accumulator + float(k);
@@ -172,7 +172,7 @@ TEST_CASE("rows: pushes of rows by several workers are all applied, and pulls me
     const std::vector<Record> expected = records_of(config, kPushers * rounds);
     std::set<std::uint32_t> values;  // the values that may be pulled
     const update::Settings settings = update::settings_of(config.optimizer, config.optimizer.rule, true);
-    update::with_element_value(settings, config.optimizer.learning_rate.value(), [&](const auto& value_of) {
+    update::with_element_value(settings, config.optimizer.lr.value(), [&](const auto& value_of) {
       for (const Record& record : expected) values.insert(std::bit_cast<std::uint32_t>(value_of(record.data()) + 0.0F));
     });
     std::vector<std::uint64_t> counts(kRows);

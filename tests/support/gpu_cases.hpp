@@ -29,7 +29,7 @@ inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVers
   config.mode = mode;
   config.layout = layout;
   config.step_timeout = Seconds(600);
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   return config;
 }
 
@@ -132,7 +132,7 @@ inline void pulls_what_the_processor_pulls(GpuBox box) {
           JobConfig config = gpu_job(Mode::kAsync, layout);
           config.chunk_bytes = chunk_bytes;
           if (is_parted) {
-            config.tasks = 3;
+            config.ps_tasks = 3;
             config.placement = Placement::kPartition;
           }
           Server server(config);
@@ -179,7 +179,7 @@ inline void pushes_as_the_processor_does(GpuBox box) {
       config.reduce = kind.reduce;
       config.threads = kind.threads;
       if (is_parted) {
-        config.tasks = 2;
+        config.ps_tasks = 2;
         config.placement = Placement::kPartition;
       }
       JobConfig other = config;
@@ -280,7 +280,7 @@ inline void rounds_parameters_to_bfloat16(GpuBox box) {
         config.threads = threads;
         config.optimizer.rule = UpdateRule::kAdd;
         if (is_parted) {
-          config.tasks = 3;
+          config.ps_tasks = 3;
           config.placement = Placement::kPartition;
           config.chunk_bytes = kLargeChunk;
         }

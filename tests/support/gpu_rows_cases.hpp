@@ -82,7 +82,7 @@ inline JobConfig table_config(UpdateRule rule, int placement) {
   config.optimizer.l1 = 0.01F;
   config.optimizer.l2 = 0.01F;
   if (placement == 0) return config;
-  config.tasks = 3;
+  config.ps_tasks = 3;
   config.placement = Placement::kPartition;
   config.partition_by = placement == 1 ? PartitionBy::kRange : PartitionBy::kHash;
   return config;

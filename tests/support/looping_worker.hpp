@@ -32,7 +32,7 @@ inline JobConfig config_of(Mode mode = Mode::kAsync, std::uint32_t workers = 1) 
   config.chunk_bytes = 1024;
   config.linger = Seconds(0);
   config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   return config;
 }
 

@@ -19,7 +19,7 @@ inline JobConfig settings(std::uint32_t tasks, Placement placement = Placement::
   JobConfig config;
   config.job = test::unique_job_name();
   config.workers = 2;
-  config.tasks = tasks;
+  config.ps_tasks = tasks;
   config.placement = placement;
   return config;
 }

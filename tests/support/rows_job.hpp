@@ -22,7 +22,7 @@ inline JobConfig row_config(UpdateRule rule) {
   config.seed = kRowSeed;
   config.layout = Layout::kInplace;
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   config.max_workers = 8;
   return config;
 }

@@ -29,7 +29,7 @@ inline JobConfig single_writer_config(UpdateRule rule, Layout layout = Layout::k
   config.max_workers = 1;
   config.chunk_bytes = 32 << 10;
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 0.01F;
+  config.optimizer.lr = 0.01F;
   config.linger = Seconds(1000);
   return config;
 }

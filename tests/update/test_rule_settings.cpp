@@ -35,7 +35,7 @@ TEST_CASE("every rule of the enumeration has a row, with a number and a name of 
     CHECK(find_rule(std::uint32_t(traits.rule)) == &traits);
     CHECK(&traits_of(traits.rule) == &traits);
     CHECK(std::string(to_string(traits.rule)) == traits.name);
-    CHECK(default_learning_rate(traits.rule) > 0);
+    CHECK(default_lr(traits.rule) > 0);
     CHECK(names.insert(traits.name).second);
   }
   const std::vector<bool> are_named = have_names(std::make_index_sequence<64>{});
@@ -49,7 +49,7 @@ TEST_CASE("a number without a rule has no row") {
   for (const std::uint32_t number : {0U, 99U, ~0U}) {
     CHECK(find_rule(number) == nullptr);
     CHECK(std::string(to_string(UpdateRule{number})) == "?");
-    CHECK(default_learning_rate(UpdateRule{number}) == 0);
+    CHECK(default_lr(UpdateRule{number}) == 0);
     CHECK(slots_per_element(UpdateRule{number}, false) == 0);
   }
 }

@@ -145,7 +145,7 @@ constexpr Combination kAll = kCombinations[6];
 TEST_CASE("every rule, alone and with every setting, follows its float64 formula over a thousand random steps") {
   for (const UpdateRule rule : kRules)
     for (const Combination& with : kCombinations) {
-      const auto [step, total] = run(settings_for(rule, with), with.scale, default_learning_rate(rule), 1000);
+      const auto [step, total] = run(settings_for(rule, with), with.scale, default_lr(rule), 1000);
       INFO(std::string(to_string(rule)) << " with " << std::string(with.name));
       CHECK(step <= 1);
       CHECK(total <= 1);

@@ -308,7 +308,7 @@ TEST_CASE("rows of bfloat16: parts by range and by hash, and rows that no whole 
   constexpr std::uint64_t kRows = 23, kWidth = 5;
   for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
     JobConfig config = row_config(UpdateRule::kMomentum);
-    config.tasks = 3;
+    config.ps_tasks = 3;
     config.placement = Placement::kPartition;
     config.partition_by = by;
     const Server server(config);

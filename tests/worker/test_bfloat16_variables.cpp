@@ -36,7 +36,7 @@ JobConfig training(std::uint32_t workers, Mode mode, UpdateRule rule) {
   JobConfig config = settings(workers, mode);
   config.chunk_bytes = 1024;  // several chunks
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = kRate;
+  config.optimizer.lr = kRate;
   config.optimizer.l1 = config.optimizer.l2 = 0.02F;
   config.optimizer.weight_decay = 0.03F;
   config.optimizer.clip_value = 1.0F;
@@ -148,7 +148,7 @@ TEST_CASE("bfloat16: one worker follows each rule's float32 form with rounding, 
         CAPTURE(shape.size());
         CAPTURE(tasks);
         JobConfig config = training(1, Mode::kAsync, rule);
-        config.tasks = tasks;
+        config.ps_tasks = tasks;
         if (tasks > 1) config.placement = Placement::kPartition;
         Server server(config);
         Worker worker(options(config));
@@ -176,7 +176,7 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
       CAPTURE(to_string(rule));
       CAPTURE(tasks);
       JobConfig config = training(kWorkers, Mode::kSync, rule);
-      config.tasks = tasks;
+      config.ps_tasks = tasks;
       if (tasks > 1) config.placement = Placement::kPartition;
       const std::vector<std::uint64_t> shape = {3000, 2};
       Server server(config);
@@ -291,7 +291,7 @@ TEST_CASE("bfloat16: the norm of gradients is limited over all of their elements
     JobConfig config = training(1, mode, UpdateRule::kAdd);
     config.optimizer = {};
     config.optimizer.rule = UpdateRule::kSgd;
-    config.optimizer.learning_rate = 1;
+    config.optimizer.lr = 1;
     config.optimizer.clip_norm = 10;
     Server server(config);
     Worker worker(options(config));

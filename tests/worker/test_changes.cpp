@@ -27,7 +27,7 @@ constexpr float kRate = 0.25F;
 Optimizer optimizer_of(UpdateRule rule, float ema = 0) {
   Optimizer optimizer;
   optimizer.rule = rule;
-  optimizer.learning_rate = kRate;
+  optimizer.lr = kRate;
   optimizer.l1 = optimizer.l2 = 0.125F;
   optimizer.ema = ema;
   return optimizer;
@@ -158,7 +158,7 @@ TEST_CASE("added and assigned values are the values pulled, whatever the rule, l
         CAPTURE(to_string(layout));
         CAPTURE(place.tasks);
         OneWorkerJob job(rule, layout, {101, 6}, [&](JobConfig& config) {
-          config.placement = place.placement, config.partition_by = place.by, config.tasks = place.tasks;
+          config.placement = place.placement, config.partition_by = place.by, config.ps_tasks = place.tasks;
         });
         const std::vector<float> given = some(606), delta = some(606, 4);
         job.worker.push(job.variable, delta);
@@ -247,7 +247,7 @@ TEST_CASE("rows can be changed: additions sum up, the last assignment wins, othe
         CAPTURE(width);
         CAPTURE(tasks);
         OneWorkerJob job(rule, Layout::kInplace, {400, width}, [&](JobConfig& config) {
-          config.tasks = tasks;
+          config.ps_tasks = tasks;
           if (tasks > 1) config.placement = Placement::kPartition, config.partition_by = PartitionBy::kHash;
         });
         const std::vector<std::vector<std::uint64_t>> orders = {{3, 4, 5, 399}, {5, 3, 5, 0, 5}, {7}, {}};

@@ -43,7 +43,7 @@ void check_sums(DType dtype, std::uint32_t tasks = 1) {
   CAPTURE(to_string(dtype));
   CAPTURE(tasks);
   JobConfig config = settings(1, Mode::kAsync);
-  config.tasks = tasks;
+  config.ps_tasks = tasks;
   if (tasks > 1) config.placement = Placement::kPartition, config.chunk_bytes = 1024;
   Server server(config);
   Worker worker(options(config, 0));
@@ -74,7 +74,7 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
         CAPTURE(shape.size());
         JobConfig config = settings(1, Mode::kAsync);
         config.optimizer.rule = UpdateRule::kAdam;
-        if (is_parted) config.tasks = 2, config.placement = Placement::kPartition;
+        if (is_parted) config.ps_tasks = 2, config.placement = Placement::kPartition;
         Server server(config);
         Worker worker(options(config, 0));
         const VariableSpec spec{.name = "v", .shape = shape, .dtype = dtype};

@@ -22,7 +22,7 @@ JobConfig settings(Mode mode, std::uint32_t workers = 1) {
   config.workers = workers;
   config.mode = mode;
   config.step_timeout = Seconds(600);
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   return config;
 }
 
@@ -46,7 +46,7 @@ TEST_CASE("gradient room: it is as large as the variable, aligned, and stays at 
     for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
       JobConfig config = settings(mode);
       config.placement = placement;
-      config.tasks = 2;
+      config.ps_tasks = 2;
       Server server(config);
       Worker worker(options(config));
       const Variable small = worker.variable({.name = "small", .shape = {3}}, zero);

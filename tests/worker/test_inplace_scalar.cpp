@@ -196,7 +196,7 @@ TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the co
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffeU}) {
       JobConfig config;
-      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.lr = 1.0F;
       config.optimizer.lr_staleness = true;
       Party party(config);
       Worker first(party.options()), second(party.options());
@@ -215,7 +215,7 @@ TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
   for (const Form& form : kForms)
     for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdd}) {
       JobConfig config;
-      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.lr = 1.0F;
       config.optimizer.clip_norm = 2.0F;
       Party party(config);
       Worker worker(party.options());
@@ -227,7 +227,7 @@ TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
 
 TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form from the next step on") {
   JobConfig config;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   Party party(config);
   Worker worker(party.options());
   const Variable variable = worker.variable(Party::spec(UpdateRule::kSgd), zero);
@@ -236,7 +236,7 @@ TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form
   CHECK(worker.pull(variable) == -8);
   JobControl(party.name.text()).change([](LiveSettings& settings) {
     settings.clip_norm = 2;
-    settings.learning_rate = 0.5F;
+    settings.lr = 0.5F;
   });
   worker.step();
   worker.push(variable, 8);
@@ -245,7 +245,7 @@ TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form
 
 TEST_CASE("in-place scalar: both forms compute the same bits as a span of several elements") {
   JobConfig config;
-  config.optimizer.learning_rate = 0.3F;
+  config.optimizer.lr = 0.3F;
   config.optimizer.schedule = Schedule::parse("exp:0.9:2");
   config.optimizer.l2 = 0.01F;
   config.optimizer.clip_value = 0.7F;
@@ -280,7 +280,7 @@ TEST_CASE("in-place scalar: both forms compute the same bits as a span of severa
 
 TEST_CASE("in-place scalar: parts of one row are scalars, the variable is pulled and pushed as usual") {
   JobConfig config;
-  config.tasks = 1;
+  config.ps_tasks = 1;
   config.placement = Placement::kPartition;
   config.partitions = 3;
   Party party(config);

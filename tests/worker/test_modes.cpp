@@ -241,7 +241,7 @@ TEST_CASE("sync: a variable declared after a step takes part from the next one o
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     JobConfig config = settings(1, Mode::kSync);
     config.reduce = reduce;
-    config.optimizer.learning_rate = 1.0F;
+    config.optimizer.lr = 1.0F;
     Server server(config);
     Worker worker(options(config, 0));
     std::vector<Variable> variables;
@@ -263,7 +263,7 @@ TEST_CASE("sync: a variable initialised during a step takes part from the next o
     JobConfig config = settings(2, Mode::kSync);
     config.reduce = reduce;
     config.quorum = 1;
-    config.optimizer.learning_rate = 1.0F;
+    config.optimizer.lr = 1.0F;
     Server server(config);
     Worker steps(options(config, 0)), declares(options(config, 1));
     declares.variable(vector_of(1000, UpdateRule::kSgd), [&](std::span<float> out) {
@@ -387,7 +387,7 @@ TEST_CASE("reduce atomic: a sum that only a late worker has added to is not appl
 TEST_CASE("reduce atomic: the mean is over the workers that pushed, a variable without pushes is unchanged") {
   JobConfig config = settings(3, Mode::kSync);
   config.reduce = Reduce::kAtomic;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   Server server(config);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 3; ++rank)

@@ -39,7 +39,7 @@ std::vector<float> gradient(std::uint32_t rank, int step) {
 JobConfig optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
   JobConfig config = settings(workers, mode);
   config.optimizer.rule = rule;
-  config.optimizer.learning_rate = 0.05F;
+  config.optimizer.lr = 0.05F;
   config.optimizer.schedule = Schedule::parse("exp:0.5:4");
   config.optimizer.l1 = 0.01F;
   config.optimizer.l2 = 0.02F;
@@ -169,7 +169,7 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
       JobConfig config = settings(1, mode);
       config.reduce = reduce;
-      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.lr = 1.0F;
       config.optimizer.clip_norm = 10;
       Server server(config);
       Worker worker(options(config));
@@ -191,7 +191,7 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
 
 TEST_CASE("optimizers: ordered sync clips over all pushes of a step, as their sum") {
   JobConfig config = settings(1, Mode::kSync);
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   config.optimizer.clip_norm = 10;
   Server server(config);
   Worker worker(options(config));
@@ -221,7 +221,7 @@ TEST_CASE("optimizers: staleness scaling divides the rate by the measured stalen
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     JobConfig config = settings(2, Mode::kAsync);
     config.layout = layout;
-    config.optimizer.learning_rate = 1.0F;
+    config.optimizer.lr = 1.0F;
     config.optimizer.lr_staleness = true;
     Server server(config);
     Worker first(options(config)), second(options(config));
@@ -265,7 +265,7 @@ TEST_CASE("optimizers: in-place variables support every rule, but no average") {
 TEST_CASE("live: a changed learning rate and clipping apply from the next step on") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     JobConfig config = settings(1, mode);
-    config.optimizer.learning_rate = 1.0F;
+    config.optimizer.lr = 1.0F;
     Server server(config);
     Worker worker(options(config));
     const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
@@ -273,7 +273,7 @@ TEST_CASE("live: a changed learning rate and clipping apply from the next step o
     worker.push(variable, {&four, 1});
     worker.step();
     JobControl(config.job).change([](LiveSettings& settings) {
-      settings.learning_rate = 0.5F;
+      settings.lr = 0.5F;
       settings.clip_norm = 1;
     });
     worker.step();
@@ -306,7 +306,7 @@ TEST_CASE("live: a changed momentum applies from the next step on, in every mode
       config.reduce = kind.reduce;
       config.layout = kind.layout;
       config.optimizer.rule = rule;
-      config.optimizer.learning_rate = 1.0F;
+      config.optimizer.lr = 1.0F;
       config.optimizer.momentum = config.optimizer.beta1 = 0.5F;
       Server server(config);
       Worker worker(options(config));
@@ -364,11 +364,11 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       config.reduce = kind.reduce;
       config.layout = kind.layout;
       config.optimizer.rule = rule;
-      config.optimizer.learning_rate = 0.25F;
+      config.optimizer.lr = 0.25F;
       config.optimizer.l2 = 0.5F;
       config.optimizer.weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F;
       JobConfig same = config;  // with a rate and decay that give the same by themselves
-      same.optimizer.learning_rate = 0.125F;
+      same.optimizer.lr = 0.125F;
       same.optimizer.l2 = 1.0F;
       same.optimizer.weight_decay = *config.optimizer.weight_decay * 2;
       const bool may_change = rule != UpdateRule::kFtrl;
@@ -409,10 +409,10 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
       CAPTURE(std::string(to_string(layout)));
       JobConfig config = settings(2, mode);
       config.layout = layout;
-      config.tasks = 2;
+      config.ps_tasks = 2;
       config.placement = Placement::kPartition;
       config.optimizer.rule = UpdateRule::kSgd;
-      config.optimizer.learning_rate = 0.5F;
+      config.optimizer.lr = 0.5F;
       config.optimizer.l2 = 0.25F;
       Server server(config);
       Worker first(options(config)), second(options(config));

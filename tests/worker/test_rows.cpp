@@ -33,7 +33,7 @@ class ReferenceRow {
     a_.assign(w_.size(), is_adagrad ? double(o_.initial_accumulator) : 0.0);
     b_.assign(w_.size(), 0.0);
     row_ = o_.initial_accumulator;
-    rate_ = o_.learning_rate.value();
+    rate_ = o_.lr.value();
     if (o_.rule == UpdateRule::kFtrl)
       for (std::size_t i = 0; i < w_.size(); ++i)
         a_[i] = w_[i] == 0 ? 0 : -w_[i] * (o_.ftrl_beta / rate_) - std::copysign(double(o_.l1), w_[i]);
@@ -262,7 +262,7 @@ TEST_CASE("rows: parts by range and by hash give the same as one, to rows, full 
         CAPTURE(rows);
         CAPTURE(std::string(to_string(by)));
         JobConfig parted = row_config(rule);
-        parted.tasks = 3;
+        parted.ps_tasks = 3;
         parted.placement = Placement::kPartition;
         parted.partition_by = by;
         RowsJob one(row_config(rule), {rows, 3}), cut(parted, {rows, 3});
@@ -318,7 +318,7 @@ TEST_CASE("rows: if a row is assigned many times at once the last value wins, fo
 TEST_CASE("rows: clip_norm limits the norm of a push, after repeated ids are combined") {
   JobConfig config = row_config(UpdateRule::kSgd);
   config.optimizer.clip_norm = 1.0F;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   RowsJob job(config, {4, 1});
   const std::vector<float> before = job.pull(ids_of_all(4));
   job.push(ids_of({1, 2, 1}), {1.5F, 4.0F, 1.5F});
@@ -330,7 +330,7 @@ TEST_CASE("rows: clip_norm limits the norm of a push, after repeated ids are com
 
 TEST_CASE("rows: the learning-rate schedule applies to rows as well") {
   JobConfig config = row_config(UpdateRule::kSgd);
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   config.optimizer.schedule = Schedule::parse("step:0.5:1");
   RowsJob job(config, {4, 1});
   double expected = job.first(2, 0);
@@ -438,7 +438,7 @@ TEST_CASE("rows: one-element rows in parts of one row do not change what follows
     for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
       CAPTURE(rows);
       JobConfig config = row_config(UpdateRule::kAdd);
-      config.tasks = 3;
+      config.ps_tasks = 3;
       config.placement = Placement::kPartition;
       config.adds = adds;
       RowsJob job(config, {rows, 1});

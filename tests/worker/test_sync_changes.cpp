@@ -23,7 +23,7 @@ JobConfig sync_config(std::uint32_t workers, Reduce reduce) {
   config.reduce = reduce;
   config.chunk_bytes = 1024;
   config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   return config;
 }
 

@@ -77,7 +77,7 @@ TEST_CASE("a scalar is a variable without axes") {
 
 TEST_CASE("SGD moves against the gradient at the job's rate") {
   JobConfig config = settings(1);
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   Server server(config);
   Worker worker(options(config));
   const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
@@ -114,7 +114,7 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
 
 TEST_CASE("the schedule lowers the rate with the global step") {
   JobConfig config = settings(1);
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   config.optimizer.schedule = Schedule::parse("exp:0.5:1");
   Server server(config);
   Worker worker(options(config));
@@ -483,8 +483,8 @@ TEST_CASE("invalid settings are refused") {
   broken([](JobConfig& c) { c.workers = kMaxWorkers + 1; });
   broken([](JobConfig& c) { c.max_workers = 1, c.workers = 2; });
   broken([](JobConfig& c) { c.mode = Mode::kSync, c.layout = Layout::kInplace; });
-  broken([](JobConfig& c) { c.optimizer.learning_rate = -1; });
-  broken([](JobConfig& c) { c.optimizer.learning_rate = NAN; });
+  broken([](JobConfig& c) { c.optimizer.lr = -1; });
+  broken([](JobConfig& c) { c.optimizer.lr = NAN; });
   broken([](JobConfig& c) { c.optimizer.l2 = -1; });
   broken([](JobConfig& c) { c.linger = Seconds(-1); });
   broken([](JobConfig& c) { c.job = "a/b"; });

@@ -120,7 +120,7 @@ TEST_CASE("threads: pulls, pushes and steps give the same values with any number
       JobConfig config = settings(1, kind.mode);
       config.reduce = kind.reduce;
       config.placement = kind.placement;
-      config.tasks = 2;
+      config.ps_tasks = 2;
       config.layout = kind.layout;
       config.threads = threads;
       const UpdateRule rule = kind.layout == Layout::kInplace ? UpdateRule::kSgd : UpdateRule::kMomentum;

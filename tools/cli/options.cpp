@@ -257,8 +257,8 @@ std::optional<int> parse_ps(int argc, char** argv, PsSettings& settings) {
   line.add(ps_options(), settings);
   return line.parse(argc, argv, [&] {
     if (settings.job.job.empty()) throw Error("--job: give the job a name");
-    if (settings.task && *settings.task >= settings.job.tasks)
-      throw Error(fmt::format("--task: tasks are 0 to {}; raise --ps-tasks", settings.job.tasks - 1));
+    if (settings.task && *settings.task >= settings.job.ps_tasks)
+      throw Error(fmt::format("--task: tasks are 0 to {}; raise --ps-tasks", settings.job.ps_tasks - 1));
     check_hyper_parameters(line, settings.job.optimizer);
     check_publish(settings);
     check_checkpoint(settings.checkpoint);

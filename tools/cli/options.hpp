@@ -55,7 +55,7 @@ struct PsSettings {
   CheckpointSettings checkpoint;
   PublishSettings publish;
   SummarySettings summary;
-  std::optional<std::uint32_t> task;  // one of job.tasks; none: all of them in this process
+  std::optional<std::uint32_t> task;  // one of job.ps_tasks; none: all of them in this process
   WaitLimit wait_job = Seconds(60);  // how long a task other than 0 waits for task 0
   bool keep_segments = false;
   bool adopt = false;
@@ -99,7 +99,7 @@ struct TrainingSettings {
   double interval_seconds = 0.0;  // count: pause after each add
   WaitLimit wait_job = Seconds(60);
   std::uint64_t push_every = 1;
-  std::optional<float> local_learning_rate;
+  std::optional<float> local_lr;
   bool no_stream_waits = false;   // on a GPU
   DType dtype = DType::kFloat32;  // of a dense model's variables, or of the rows by key
   std::string init_from;          // a safetensors file; empty: none

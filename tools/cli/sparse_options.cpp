@@ -180,7 +180,7 @@ void complete_sparse_job(const CommandLine& line, const TrainingSettings& traini
   }
   const train::ModelRow& row = train::model_row(training.model);
   optimizer.rule = row.default_rule;
-  if (!optimizer.learning_rate) optimizer.learning_rate = row.default_learning_rate;
+  if (!optimizer.lr) optimizer.lr = row.default_lr;
 }
 
 }  // namespace ps_shm::tools

@@ -122,7 +122,7 @@ const config::Settings<TrainingSettings>& training_settings() {
          {.otherwise = "all"}},
         {"push-every", whole(&T::push_every, 1, 1'000'000), kOptimizer, kBoth,
          "local SGD: number of steps on a worker's local copy before it pushes the difference", {.unit = "steps"}},
-        {"local-lr", amount(&T::local_learning_rate), kOptimizer, kBoth, "local SGD: learning rate of the local steps",
+        {"local-lr", amount(&T::local_lr), kOptimizer, kBoth, "local SGD: learning rate of the local steps",
          {.otherwise = "--lr with optimizer add, otherwise 0.1"}},
         {"count-size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
         {"count-interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},

@@ -189,7 +189,7 @@ void add_job(Families& out, const std::string& job, bool has_values) {
   out.gauge("ps_shm_job_created_timestamp_seconds", "When the job was created, in Unix time.", of,
             double(info.created_unix_ns) * 1e-9);
   out.gauge("ps_shm_learning_rate", "Learning rate of the next step.", of,
-            double(info.config.optimizer.schedule.rate(info.live.learning_rate, info.global_step)));
+            double(info.config.optimizer.schedule.rate(info.live.lr, info.global_step)));
   out.counter("ps_shm_snapshots_total", "Snapshots taken.", of, double(info.snapshots));
   add_bytes(out, job, info.bytes);
   add_workers(out, job, view);

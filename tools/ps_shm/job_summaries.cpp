@@ -88,7 +88,7 @@ bool JobSummaries::look(bool is_last) {
 persistence::Summary JobSummaries::state(std::uint64_t step) {
   persistence::Summary summary;
   const JobInfo info = view_->info();
-  summary.add_scalar("learning_rate", double(info.config.optimizer.schedule.rate(info.live.learning_rate, step)));
+  summary.add_scalar("learning_rate", double(info.config.optimizer.schedule.rate(info.live.lr, step)));
   add_workers(summary, step);
   add_staleness(summary);
   add_parameters(summary);

@@ -76,12 +76,12 @@ void LocalCheckpoints::wait() {
 bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss, bool is_last) try {
   const double began = steady_seconds();
   const Optimizer& optimizer = config_.optimizer;
-  const float rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule));
+  const float rate = optimizer.lr.value_or(default_lr(optimizer.rule));
   persistence::CheckpointFacts facts{.job = config_.job.empty() ? "standalone" : config_.job,
                                      .global_step = state.step,
                                      .loss = loss,
                                      .settings = persistence::settings_as_text(config::resolved(config_)),
-                                     .learning_rate = double(optimizer.schedule.rate(rate, state.step)),
+                                     .lr = double(optimizer.schedule.rate(rate, state.step)),
                                      .examples = {state.examples},
                                      .partial_ranks = {},
                                      .variables = {},

@@ -41,7 +41,7 @@ train::TrainOptions train_options(const WorkerSettings& settings, const std::str
   options.delay = settings.delay;
   options.dtype = settings.training.dtype;
   options.push_every = settings.training.push_every;
-  options.local_learning_rate = settings.training.local_learning_rate;
+  options.local_lr = settings.training.local_lr;
   tools::set_hooks(settings, who, options);
   tools::begin_with_file(settings, who, model.parameters(), options);
   return options;

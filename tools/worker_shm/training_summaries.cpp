@@ -69,7 +69,7 @@ void TrainingSummaries::observe(const train::StepView& view) {
   if (!ps_) return;
   persistence::Summary of_ps;
   const Optimizer& optimizer = alone_->optimizer;
-  const float rate = optimizer.learning_rate.value_or(default_learning_rate(optimizer.rule));
+  const float rate = optimizer.lr.value_or(default_lr(optimizer.rule));
   of_ps.add_scalar("loss", view.loss);
   of_ps.add_scalar("learning_rate", double(optimizer.schedule.rate(rate, view.step)));
   add_speed(of_ps, "steps", steps);

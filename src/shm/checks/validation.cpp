@@ -241,11 +241,11 @@ void check_job(JobSegments& job) {
   const Directory directory(job);
   for (;;) {
     const std::vector<CheckedRecord> records = copy_records(job);
-    std::vector<std::array<std::vector<const VariableShm*>, kClasses>> classes(job.config().tasks);  // of each shard
+    std::vector<std::array<std::vector<const VariableShm*>, kClasses>> classes(job.config().ps_tasks);  // of each shard
     for (const CheckedRecord& record : records)
       if (is_versioned(*record)) classes[record->shard][record->buffer_class - kMinClass].push_back(record.get());
     try {
-      for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard)
+      for (std::uint32_t shard = 0; shard < job.config().ps_tasks; ++shard)
         for (std::uint32_t index = 0; job.shard(shard).is_mapped() && index < kClasses; ++index)
           ClassCheck(job, shard, kMinClass + index, classes[shard][index]).check();
       return;

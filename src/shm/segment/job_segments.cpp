@@ -190,7 +190,7 @@ std::string who_has(const JobSegments& job) {
     if (job.locks().is_held_by_other(byte))
       living.push_back(fmt::format("{} {} (process {})", what, number, holder_of(holders, byte).value_or(noted)));
   };
-  for (std::uint32_t task = 0; task < job.config().tasks; ++task)
+  for (std::uint32_t task = 0; task < job.config().ps_tasks; ++task)
     add("ps task", task, kTaskByte + task, job.state().task_pids[task].load_relaxed());
   for (std::uint32_t rank = 0; rank < job.ranks(); ++rank)
     add("worker", rank, kRankByte + rank, job.worker(rank).pid.load_relaxed());
@@ -263,7 +263,7 @@ JobSegments JobSegments::create(const JobConfig& config, const ShardOptions& opt
   try {
     unlink_parts(config.job);  // of a job whose removal was interrupted; they are ours now, as the name is
     fault_point(FaultPoint::kCreateCleared);
-    job.shards_.resize(job.config().tasks);
+    job.shards_.resize(job.config().ps_tasks);
     job.create_shard(0, options);
   } catch (...) {
     remove_job(config.job, job.control_.descriptor());
@@ -373,8 +373,8 @@ std::optional<JobSegments> JobSegments::try_attach_some(const std::string& job, 
   const auto& key_hash = attached.state().key_hash;
   attached.key_hash_ = {.first = read_once(key_hash[0]), .second = read_once(key_hash[1])};
   check_settings(attached);
-  attached.shards_.resize(attached.config().tasks);
-  for (std::uint32_t number = 0; number < attached.config().tasks; ++number) attached.try_map_shard(number);
+  attached.shards_.resize(attached.config().ps_tasks);
+  for (std::uint32_t number = 0; number < attached.config().ps_tasks; ++number) attached.try_map_shard(number);
   return attached;
 }
 

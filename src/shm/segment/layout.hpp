@@ -236,7 +236,7 @@ struct alignas(kWriterLine) BarrierEntryShm {
   AtomicShm<std::uint64_t> generation;   // of the gradient segment that holds that gradient
   AtomicShm<std::uint64_t> proposal;     // round + 1 for which `proposed` was written; 0: none
   RankSetShm proposed;
-  AtomicShm<std::uint32_t> learning_rate, clip_norm, momentum, beta1;  // bits of floats; of the round (barrier.B8)
+  AtomicShm<std::uint32_t> lr, clip_norm, momentum, beta1;  // bits of floats; of the round (barrier.B8)
   AtomicShm<std::uint64_t> included;  // round + 1 of a decision that includes it, perhaps unread by it (barrier.B11)
   AtomicShm<std::uint64_t> changed;   // reduce atomic: round + 1 of the adds or assigns in the segment (barrier.B13)
   std::uint8_t reserved[32];

@@ -102,7 +102,7 @@ template <>
 struct LayoutFields<BarrierEntryShm> {
   using Struct = BarrierEntryShm;
   static constexpr LayoutField all[] = {PS_SHM_FIELD(active_from), PS_SHM_FIELD(published), PS_SHM_FIELD(generation),
-                                        PS_SHM_FIELD(proposal),    PS_SHM_FIELD(proposed),  PS_SHM_FIELD(learning_rate),
+                                        PS_SHM_FIELD(proposal),    PS_SHM_FIELD(proposed),  PS_SHM_FIELD(lr),
                                         PS_SHM_FIELD(clip_norm),   PS_SHM_FIELD(momentum),  PS_SHM_FIELD(beta1),
                                         PS_SHM_FIELD(included),    PS_SHM_FIELD(changed),   PS_SHM_FIELD(reserved)};
 };

@@ -68,7 +68,7 @@ std::uint64_t count_parts(const JobSegments& job, std::string_view name, std::ui
   const JobConfig& config = job.config();
   if (config.placement != Placement::kPartition || rows == 1 || place_by_hand(job, name)) return 1;
   if (config.max_part_bytes == 0)
-    return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.tasks);
+    return std::min<std::uint64_t>(rows, config.partitions != 0 ? config.partitions : config.ps_tasks);
   const std::uint64_t rows_per_part = std::max<std::uint64_t>(1, config.max_part_bytes / row_bytes);
   return (rows - 1) / rows_per_part + 1;
 }
@@ -77,8 +77,8 @@ std::uint32_t choose_shard(const VariableShm& record, const VariableShm* base, c
                            const Occupancy& before) {
   if (base != nullptr) return base->shard;
   const JobConfig& config = job.config();
-  if (const auto shard = place_by_hand(job, text_of(record.name))) return *shard % config.tasks;
-  return config.placement == Placement::kGreedy ? before.least_loaded() : before.variables() % config.tasks;
+  if (const auto shard = place_by_hand(job, text_of(record.name))) return *shard % config.ps_tasks;
+  return config.placement == Placement::kGreedy ? before.least_loaded() : before.variables() % config.ps_tasks;
 }
 
 }  // namespace
@@ -102,7 +102,7 @@ PartPlan PartsPlan::part(std::uint32_t number) const noexcept {
           (rows + (number < longer ? 1 : 0)) * row_elements_};
 }
 
-Occupancy::Occupancy(const JobSegments& job) : shards_(job.config().tasks, {.end = job.shard_data_offset()}) {}
+Occupancy::Occupancy(const JobSegments& job) : shards_(job.config().ps_tasks, {.end = job.shard_data_offset()}) {}
 
 bool Occupancy::add(const VariableShm& record) noexcept {
   const std::uint32_t index = record.buffer_class - kMinClass;

@@ -161,7 +161,7 @@ bool recover_buffers(JobSegments& job, std::uint32_t rank, const TaskLocks& lock
   // searches are counted, since the clock also runs while this process has lost its own processor.
   constexpr int kQuickLooks = 50, kLooks = 150;
   constexpr std::uint64_t kPauseNs = 500'000;
-  for (std::uint32_t shard = 0; shard < job.config().tasks; ++shard)
+  for (std::uint32_t shard = 0; shard < job.config().ps_tasks; ++shard)
     for (std::uint32_t buffer_class = kMinClass; buffer_class <= kMaxClass; ++buffer_class) {
       const ClassCensus census(job, shard, buffer_class);
       std::vector<Doubt> doubts = census.doubts_of(rank);

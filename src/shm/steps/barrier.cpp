@@ -61,7 +61,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
     fence_release();
     // relaxed, as those below: barrier.A3 publishes them
     for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
-    mine.learning_rate.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.learning_rate));
+    mine.lr.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.lr));
     mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
     mine.momentum.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.momentum));
     mine.beta1.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.beta1));
@@ -107,7 +107,7 @@ bool Barrier::read_decision(std::uint64_t round, Decision& out) const noexcept {
   const BarrierEntryShm& proposer = entry(proposer_of(decision));
   for (std::size_t i = 0; i < out.contributors.bits.size(); ++i)
     out.contributors.bits[i] = proposer.proposed.bits[i].load_relaxed();  // relaxed, as below: the round is checked
-  out.learning_rate = std::bit_cast<float>(proposer.learning_rate.load_relaxed());
+  out.lr = std::bit_cast<float>(proposer.lr.load_relaxed());
   out.clip_norm = std::bit_cast<float>(proposer.clip_norm.load_relaxed());
   out.momentum = std::bit_cast<float>(proposer.momentum.load_relaxed());
   out.beta1 = std::bit_cast<float>(proposer.beta1.load_relaxed());

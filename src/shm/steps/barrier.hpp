@@ -39,7 +39,7 @@ namespace ps_shm::shm {
 // The content of a round's decision.
 struct Decision {
   RankSet contributors;
-  float learning_rate = 0.0F;  // before the schedule
+  float lr = 0.0F;  // before the schedule
   float clip_norm = 0.0F, momentum = 0.0F, beta1 = 0.0F;
   std::uint64_t epoch = 0;  // snapshot epoch of the step's updates (snapshot.C10)
 };

@@ -59,21 +59,21 @@ class RowForm {
     if (row_slots_ != 0) state[state_size() - 1] = raw[row_state_at()];
   }
   // The elements [first, first + count) with these values, whose state is initial.
-  void initialise(const update::Settings& settings, float learning_rate, const float* values, std::uint64_t first,
+  void initialise(const update::Settings& settings, float lr, const float* values, std::uint64_t first,
                   std::uint64_t count, float* raw) const noexcept {
     if (is_bfloat16())
-      update::initialise_elements(settings, learning_rate, values,
+      update::initialise_elements(settings, lr, values,
                                   reinterpret_cast<BFloat16Bits*>(raw) + first * record_, count);
     else
-      update::initialise_elements(settings, learning_rate, values, raw + first * record_, count);
+      update::initialise_elements(settings, lr, values, raw + first * record_, count);
   }
-  void initialise_row_state(const update::Settings& settings, float learning_rate, float* raw) const noexcept {
-    if (row_slots_ != 0) raw[row_state_at()] = update::first_row_state(settings, learning_rate);
+  void initialise_row_state(const update::Settings& settings, float lr, float* raw) const noexcept {
+    if (row_slots_ != 0) raw[row_state_at()] = update::first_row_state(settings, lr);
   }
   // The floats of a row with these values and this state.
-  void compose(const update::Settings& settings, float learning_rate, const float* values, const float* state,
+  void compose(const update::Settings& settings, float lr, const float* values, const float* state,
                float* raw) const noexcept {
-    initialise(settings, learning_rate, values, 0, width_, raw);
+    initialise(settings, lr, values, 0, width_, raw);
     auto* const numbers = reinterpret_cast<BFloat16Bits*>(raw);
     for_state([&](std::uint64_t i, std::uint64_t place) {
       if (is_bfloat16())

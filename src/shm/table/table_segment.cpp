@@ -73,7 +73,7 @@ Segment make(const JobSegments& job, const TableShm& wanted, std::uint32_t numbe
                                     wanted.bytes, job.control().sharing());
   fault_point(FaultPoint::kTableMade);
   const std::uint32_t shard = (number >> 16) + wanted.part;
-  const std::int32_t node = job.shard(shard % job.config().tasks).header().node;
+  const std::int32_t node = job.shard(shard % job.config().ps_tasks).header().node;
   static_cast<void>(segment.place_memory(node < 0 ? std::nullopt : std::optional(static_cast<std::uint32_t>(node)),
                                          job.config().huge_pages));
   segment.extend(wanted.bytes);

@@ -49,7 +49,7 @@ inline bool is_table(const Segment& segment, const JobSegments& job) noexcept {
 // The parts of each table of a job.
 inline std::uint32_t parts_of_tables(const JobConfig& config) noexcept {
   if (config.placement != Placement::kPartition) return 1;
-  return config.partitions != 0 ? std::min(config.partitions, kMaxShards) : config.tasks;
+  return config.partitions != 0 ? std::min(config.partitions, kMaxShards) : config.ps_tasks;
 }
 
 // Which part of a table a key belongs to. Rows lie in the order of the upper bits.

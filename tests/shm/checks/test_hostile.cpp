@@ -45,7 +45,7 @@ struct PastJob {
 
   PastJob(const JobConfig& config, bool has_inplace, std::vector<TableSpec> with_tables = {})
       : job(config), specs(specs_of(has_inplace)), tables(std::move(with_tables)) {
-    for (std::uint32_t task = 1; task < config.tasks; ++task) job.segments.add_task(task, {});
+    for (std::uint32_t task = 1; task < config.ps_tasks; ++task) job.segments.add_task(task, {});
     test::train_once(job.name.text(), specs, tables);
     const shm::VariableShm& record = job.segments.record(0);
     shm::FreeBufferShm& free_buffer = free_buffer_of_dead(record);
@@ -93,7 +93,7 @@ struct PastJob {
     add(control, shm::kEventsOffset, 4 * sizeof(shm::EventShm));
     add(control, shm::control_bytes(job.segments.ranks()), sizeof(shm::VariableShm) * (directory.count() + 1));
     add(control, shm::kWorkersOffset, sizeof(shm::WorkerShm) * 2);
-    for (std::uint32_t shard = 0; shard < job.segments.config().tasks; ++shard) {
+    for (std::uint32_t shard = 0; shard < job.segments.config().ps_tasks; ++shard) {
       const std::string name = shm::shard_name(job.name.text(), shard);
       add(name, 0, sizeof(shm::HeaderShm) - sizeof shm::HeaderShm::reserved);
       add(name, shm::kFreeBuffersOffset, 2 * sizeof(shm::FreeBufferTableShm));
@@ -176,7 +176,7 @@ JobConfig settings(Mode mode, Reduce reduce = Reduce::kOrdered) {
 
 JobConfig partitioned() {
   JobConfig config = settings(Mode::kSsp);
-  config.tasks = 2;
+  config.ps_tasks = 2;
   config.placement = Placement::kPartition;
   config.place["b"] = 1;
   return config;

@@ -52,7 +52,7 @@ TEST_CASE("job: a created one has a control segment and a shard of one instance,
 TEST_CASE("job: the settings are read back as they were given") {
   JobConfig config;
   config.workers = 3, config.max_workers = 9, config.mode = Mode::kSync, config.layout = Layout::kVersioned;
-  config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.learning_rate = 0.75F, config.optimizer.l2 = 0.125F,
+  config.adds = Adds::kRacy, config.steps = 1234, config.optimizer.lr = 0.75F, config.optimizer.l2 = 0.125F,
   config.seed = 99;
   config.optimizer.schedule = {Schedule::Kind::kExponential, 0.5F, 100.0F, 7.0F};
   config.linger = Seconds(1.5), config.step_timeout = Seconds(2.5), config.chunk_bytes = 4096;
@@ -66,7 +66,7 @@ TEST_CASE("job: the settings are read back as they were given") {
 
 TEST_CASE("job: the maximum number of variables can be placed by hand, with the longest names") {
   JobConfig config;
-  config.tasks = 64;
+  config.ps_tasks = 64;
   for (std::uint32_t number = 0; number < 64; ++number)
     config.place[fmt::format("{:0123}", number).replace(0, 121, 121, 'x')] = number;
   const TestJob job(config);

@@ -42,7 +42,7 @@ LiveSettings related(std::uint32_t number) {
           .staleness = number,
           .quorum = number,
           .stale_limit = std::uint64_t{number} << 20,
-          .learning_rate = float(number),
+          .lr = float(number),
           .clip_norm = float(2 * number),
           .momentum = 1 / float(2 + number),
           .beta1 = 1 / float(3 + number),
@@ -72,7 +72,7 @@ std::vector<std::string> texts(const TestJob& job, const std::string& kind) {
 TEST_CASE("live settings: at first they are those of the job") {
   JobConfig config = elastic(Mode::kSsp);
   config.staleness = 3;
-  config.optimizer.learning_rate = 0.25F;
+  config.optimizer.lr = 0.25F;
   config.optimizer.clip_norm = 5;
   config.optimizer.momentum = 0.5F;
   config.optimizer.beta1 = 0.75F;
@@ -80,7 +80,7 @@ TEST_CASE("live settings: at first they are those of the job") {
   const Live live = read_live(job.segments);
   CHECK(live.settings.mode == Mode::kSsp);
   CHECK(live.settings.staleness == 3);
-  CHECK(live.settings.learning_rate == 0.25F);
+  CHECK(live.settings.lr == 0.25F);
   CHECK(live.settings.clip_norm == 5);
   CHECK(live.settings.momentum == 0.5F);
   CHECK(live.settings.beta1 == 0.75F);
@@ -93,7 +93,7 @@ TEST_CASE("live settings: without a learning rate the rule's default applies") {
   JobConfig config;
   config.optimizer.rule = UpdateRule::kAdam;
   const TestJob job(config);
-  CHECK(read_live(job.segments).settings.learning_rate == default_learning_rate(UpdateRule::kAdam));
+  CHECK(read_live(job.segments).settings.lr == default_lr(UpdateRule::kAdam));
 }
 
 TEST_CASE("live settings: a change is complete, for other attachments too") {
@@ -188,18 +188,18 @@ TEST_CASE("live settings: a change is refused while another descriptor holds the
   JobControl control(job.name.text());
   const LiveSettings before = control.current();
   LiveSettings wanted = before;
-  wanted.learning_rate = 0.5F;
+  wanted.lr = 0.5F;
   {
     const JobSegments other = job.attach();
     REQUIRE(other.locks().try_take(kSetterByte));
     CHECK_FALSE(try_change_live(job.segments, to(wanted)));
     CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains("another process"), Error);
-    CHECK(control.current().learning_rate == before.learning_rate);
+    CHECK(control.current().lr == before.lr);
     CHECK(live_version(job.segments) == 0);
     CHECK(texts(job, "set").empty());
   }
   control.change(to(wanted));
-  CHECK(control.current().learning_rate == 0.5F);
+  CHECK(control.current().lr == 0.5F);
 }
 
 TEST_CASE("live settings: concurrent setters of different settings do not undo each other's changes") {
@@ -250,7 +250,7 @@ TEST_CASE("live settings: a change that throws changes nothing and releases the 
 TEST_CASE("live settings: those of a dead job are not changed, nor any to what the job does not allow") {
   TestJob job(elastic());
   JobControl control(job.name.text());
-  CHECK_THROWS_AS(control.change([](LiveSettings& settings) { settings.learning_rate = -1; }), Error);
+  CHECK_THROWS_AS(control.change([](LiveSettings& settings) { settings.lr = -1; }), Error);
   CHECK(live_version(job.segments) == 0);
   job.segments.locks().release(kTaskByte);
   CHECK_THROWS_WITH_AS(JobControl(job.name.text()), doctest::Contains("is dead"), Error);
@@ -296,7 +296,7 @@ TEST_CASE("live settings: a change that the job does not support is refused and 
     const auto refused = [&](auto&& spoil, const char* why) {
       CAPTURE(why);
       LiveSettings wanted = control.current();
-      wanted.learning_rate = 0.125F;
+      wanted.lr = 0.125F;
       spoil(wanted);
       CHECK_THROWS_WITH_AS(control.change(to(wanted)), doctest::Contains(why), Error);
       CHECK(live_version(job.segments) == 0);
@@ -312,10 +312,10 @@ TEST_CASE("live settings: a change that the job does not support is refused and 
     }
     refused([](LiveSettings& s) { s.workers = 0; }, "`workers` must be 1 to 8");
     refused([](LiveSettings& s) { s.workers = 9; }, "`workers` must be 1 to 8");
-    refused([](LiveSettings& s) { s.learning_rate = -0.1F; }, "lr");
-    refused([](LiveSettings& s) { s.learning_rate = -1; }, "lr");
-    refused([](LiveSettings& s) { s.learning_rate = NAN; }, "lr");
-    refused([](LiveSettings& s) { s.learning_rate = std::numeric_limits<float>::infinity(); }, "lr");
+    refused([](LiveSettings& s) { s.lr = -0.1F; }, "lr");
+    refused([](LiveSettings& s) { s.lr = -1; }, "lr");
+    refused([](LiveSettings& s) { s.lr = NAN; }, "lr");
+    refused([](LiveSettings& s) { s.lr = std::numeric_limits<float>::infinity(); }, "lr");
     refused([](LiveSettings& s) { s.clip_norm = -1; }, "clip-norm");
     refused([](LiveSettings& s) { s.clip_norm = NAN; }, "clip-norm");
     refused([](LiveSettings& s) { s.momentum = 1; }, "momentum");
@@ -394,9 +394,9 @@ TEST_CASE("live settings: each difference is an event, an unchanged setting is n
   LiveSettings wanted = control.current();
   wanted.mode = Mode::kSsp;
   wanted.staleness = 4;
-  wanted.learning_rate = 0.5F;
+  wanted.lr = 0.5F;
   control.change(to(wanted));
-  const std::string rate = fmt::format("{:.6g}", default_learning_rate(UpdateRule::kSgd));
+  const std::string rate = fmt::format("{:.6g}", default_lr(UpdateRule::kSgd));
   CHECK(texts(job, "set") ==
         std::vector<std::string>{"mode: async -> ssp", "staleness: 0 -> 4", "lr: " + rate + " -> 0.5"});
   wanted.clip_norm = 2;

@@ -182,7 +182,7 @@ TEST_CASE("tasks: a task with a different number of tasks, or out of range, is r
   given.task = 0;
   Server first(config, given);
   JobConfig other = config;
-  other.tasks = 3;
+  other.ps_tasks = 3;
   given.task = 1;
   given.wait_job = Seconds(0.1);
   CHECK_THROWS_WITH_AS((Server{other, given}), doctest::Contains("`ps-tasks`"), Error);

@@ -201,7 +201,7 @@ TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts 
     CAPTURE(tasks);
     const JobName name;
     JobConfig config = settings(name, kChunkBytesForGpu);
-    config.tasks = tasks;
+    config.ps_tasks = tasks;
     if (tasks > 1) config.placement = Placement::kPartition;
     Server server(config);
     Worker worker(options(name));

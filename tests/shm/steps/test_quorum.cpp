@@ -258,7 +258,7 @@ TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
 
 TEST_CASE("barrier: a decision carries the runtime settings of its moment, for all helpers alike") {
   JobConfig config = with_quorum(2, 0);
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   config.optimizer.momentum = 0.5F;
   config.optimizer.beta1 = 0.75F;
   TestJob job(config);
@@ -267,14 +267,14 @@ TEST_CASE("barrier: a decision carries the runtime settings of its moment, for a
   b.barrier.arrive(0);
   REQUIRE(decide(a, 0).decided);
   REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) {
-    settings.learning_rate = 0.25F;
+    settings.lr = 0.25F;
     settings.clip_norm = 3;
     settings.momentum = 0.25F;
     settings.beta1 = 0.125F;
   }));
   Decision first, second;
   REQUIRE(b.barrier.read_decision(0, first));
-  CHECK(first.learning_rate == 0.5F);
+  CHECK(first.lr == 0.5F);
   CHECK(first.clip_norm == 0);
   CHECK(first.momentum == 0.5F);
   CHECK(first.beta1 == 0.75F);
@@ -283,7 +283,7 @@ TEST_CASE("barrier: a decision carries the runtime settings of its moment, for a
   b.barrier.arrive(1);
   REQUIRE(decide(b, 1).decided);
   REQUIRE(a.barrier.read_decision(1, second));
-  CHECK(second.learning_rate == 0.25F);
+  CHECK(second.lr == 0.25F);
   CHECK(second.clip_norm == 3);
   CHECK(second.momentum == 0.25F);
   CHECK(second.beta1 == 0.125F);

@@ -115,7 +115,7 @@ KeyHash hash_of(const std::string& job) {
 JobConfig over_three_tasks(std::optional<std::uint64_t> seed) {
   JobConfig config = row_config(UpdateRule::kAdagrad);
   config.seed = seed;
-  config.tasks = 3, config.placement = Placement::kPartition;
+  config.ps_tasks = 3, config.placement = Placement::kPartition;
   return config;
 }
 

@@ -59,7 +59,7 @@ TEST_CASE("table: a pull that creates rows makes them as pushes would, once for 
   for (const std::uint32_t tasks : {1, 3}) {
     CAPTURE(tasks);
     JobConfig config = row_config(UpdateRule::kAdd);
-    config.tasks = tasks, config.placement = Placement::kPartition;
+    config.ps_tasks = tasks, config.placement = Placement::kPartition;
     TableSpec spec = spec_of(1000);
     spec.admit_after = 2;
     TableJob job(spec, config);
@@ -331,7 +331,7 @@ TEST_CASE("table: divided over the shards it is the same table") {
   for (const std::uint32_t threads : {1U, 2U}) {
     if (shm::kThreadSanitizer && threads > 1) continue;  // it does not know oneTBB's locks
     JobConfig config = row_config(UpdateRule::kAdd);
-    config.tasks = 3;
+    config.ps_tasks = 3;
     config.placement = Placement::kPartition;
     config.threads = threads;
     TableJob parted(spec_of(30'000, 2), config, threads), whole(spec_of(30'000, 2));

@@ -70,7 +70,7 @@ TEST_CASE("table dump: rows go on with the state that they are assigned with, un
 TEST_CASE("table dump: has the rows that were pushed, made or assigned since, and the keys that were evicted") {
   for (const std::uint32_t tasks : {1U, 3U}) {
     JobConfig config = row_config(UpdateRule::kAdd);
-    config.tasks = tasks, config.placement = Placement::kPartition;
+    config.ps_tasks = tasks, config.placement = Placement::kPartition;
     TableJob job(spec_of(5000, 2), config);
     const Keys keys = some_keys(1000);
     job.push(keys, 1.0F);

@@ -35,7 +35,7 @@ Model made_up() {
   model.job = "made-up", model.state = "live";
   model.global_step = 1234, model.target_steps = 5000, model.steps_per_second = 100, model.seconds_left = 37.7;
   model.wanted_workers = 3;
-  model.live.learning_rate = 0.05F;
+  model.live.lr = 0.05F;
   model.loss = 0.25, model.losses = {2, 1, 0.5, 0.25}, model.speeds = {90, 110, 100};
   model.staleness = {{0, 60}, {1, 30}, {2, 10}};
   model.staleness_summary = {.mean = 0.5, .p50 = 0, .p99 = 2, .max = 2};
@@ -138,10 +138,10 @@ TEST_CASE("watch: the overview shows the runtime settings that are in use, the m
         return text.substr(11, text.find_last_not_of(' ') - 10);
     return std::string();
   };
-  CHECK(shown({.learning_rate = 0.1F, .momentum = 0.9F, .workers = 3}) == "async   lr 0.1");
-  CHECK(shown({.mode = Mode::kSsp, .stale_limit = 3, .learning_rate = 0.012345F}) ==
+  CHECK(shown({.lr = 0.1F, .momentum = 0.9F, .workers = 3}) == "async   lr 0.1");
+  CHECK(shown({.mode = Mode::kSsp, .stale_limit = 3, .lr = 0.012345F}) ==
         "ssp   lr 0.01235   staleness 0   stale-limit 3");
-  CHECK(shown({.mode = Mode::kSync, .learning_rate = 1, .clip_norm = 1.5F}) ==
+  CHECK(shown({.mode = Mode::kSync, .lr = 1, .clip_norm = 1.5F}) ==
         "sync   lr 1   quorum: all   clip-norm 1.5");
   CHECK(shown({.mode = Mode::kSync, .quorum = 2}) == "sync   lr 0   quorum 2");
 }

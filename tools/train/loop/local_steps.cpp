@@ -13,9 +13,9 @@ namespace ps_shm::train {
 
 float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step) {
   const Optimizer& optimizer = worker.config().optimizer;
-  const float usual = default_learning_rate(UpdateRule::kSgd);
+  const float usual = default_lr(UpdateRule::kSgd);
   const bool is_sum = update::traits_of(optimizer.rule).is_sum;
-  return options.local_learning_rate.value_or(is_sum ? worker.live().learning_rate : usual) *
+  return options.local_lr.value_or(is_sum ? worker.live().lr : usual) *
          optimizer.schedule.factor(global_step);
 }
 
@@ -24,7 +24,7 @@ float pushed_factor(const JobConfig& config) {
   return update::traits_of(config.optimizer.rule).is_sum ? share : -1.0F;
 }
 
-std::string warn_of_overshooting(const JobConfig& config, float learning_rate) {
+std::string warn_of_overshooting(const JobConfig& config, float lr) {
   const Optimizer& optimizer = config.optimizer;
   const auto& all = update::traits_of(optimizer.rule).hyper_parameters;
   const bool has_momentum = std::any_of(std::begin(all), std::end(all), [](const update::HyperParameter& one) {
@@ -32,11 +32,11 @@ std::string warn_of_overshooting(const JobConfig& config, float learning_rate) {
   });
   if (!has_momentum || config.workers < 2 || traits_of(config.mode).steps_together()) return {};
   const float most = 2.0F * (1.0F - optimizer.momentum) / static_cast<float>(config.workers);
-  if (learning_rate <= most) return {};
+  if (lr <= most) return {};
   return fmt::format(
       "with `lr` {} and `momentum` {}, the pushes of {} workers in mode {} overshoot, and training may not "
       "converge; use `mode` sync, or `lr` {:.2g} at most",
-      learning_rate, optimizer.momentum, config.workers, to_string(config.mode), most);
+      lr, optimizer.momentum, config.workers, to_string(config.mode), most);
 }
 
 LocalSteps::LocalSteps(const Worker& worker, const Model& model, const TrainOptions& options)

@@ -20,7 +20,7 @@ float pushed_factor(const JobConfig& config);
 // A warning about an outer momentum that overshoots in a mode whose pushes apply at once, or nothing. The differences of n
 // workers from about the same point add up there, and momentum m applies each of them 1 / (1 - m) times. If they lead
 // right to the best point, their sum leads beyond it, and it takes rate n / (1 - m) < 2 to come closer in spite of that.
-std::string warn_of_overshooting(const JobConfig& config, float learning_rate);
+std::string warn_of_overshooting(const JobConfig& config, float lr);
 
 class LocalSteps {
  public:

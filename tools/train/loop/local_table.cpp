@@ -10,7 +10,7 @@ LocalTable::LocalTable(const JobConfig& config, const SparseModel& model, const 
     : settings_(update::settings_of(config.optimizer, config.optimizer.rule,
                                     update::traits_of(config.optimizer.rule).regularizes_itself)),
       schedule_(config.optimizer.schedule),
-      base_rate_(config.optimizer.learning_rate.value_or(default_learning_rate(config.optimizer.rule))),
+      base_rate_(config.optimizer.lr.value_or(default_lr(config.optimizer.rule))),
       rate_(base_rate_),
       clip_norm_(config.optimizer.clip_norm),
       width_(model.table().shape[1]) {

@@ -118,7 +118,7 @@ class LocalVariables {
   };
 
   float base_rate() const {
-    return config_.optimizer.learning_rate.value_or(default_learning_rate(config_.optimizer.rule));
+    return config_.optimizer.lr.value_or(default_lr(config_.optimizer.rule));
   }
 
   const JobConfig& config_;
@@ -173,7 +173,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
       options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // per step
   if (parts.has_local_steps() && worker.is_chief() && options.warn) {
-    const std::string warning = warn_of_overshooting(worker.config(), worker.live().learning_rate);
+    const std::string warning = warn_of_overshooting(worker.config(), worker.live().lr);
     if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
   }
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();

@@ -51,7 +51,7 @@ struct TrainOptions : TrainHooks {
   Delay delay;                        // simulates a straggler: between gradient and push
   DType dtype = DType::kFloat32;      // of the variables; another one only with a ps
   std::uint64_t push_every = 1;       // local SGD: number of local steps before the difference is pushed
-  std::optional<float> local_learning_rate;  // for local steps; none: the job's if its rule is add, otherwise 0.1
+  std::optional<float> local_lr;  // for local steps; none: the job's if its rule is add, otherwise 0.1
   std::optional<GpuPlace> gpu;               // none: the CPU
 };
 

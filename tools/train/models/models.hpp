@@ -36,7 +36,7 @@ struct ModelRow {
   // kSparse. The defaults learn well on many kinds of data, as measured: see the README's section on sparse models.
   std::unique_ptr<SparseModel> (*make_sparse)(const SparseInfo& info, const SparseModelOptions& options) = nullptr;
   UpdateRule default_rule = UpdateRule::kSgd;
-  float default_learning_rate = 0.0F;
+  float default_lr = 0.0F;
   bool takes_features = false, takes_ratings = false;
   bool has_factors = false;  // otherwise it can have a bias
 };

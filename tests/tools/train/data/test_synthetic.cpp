@@ -82,7 +82,7 @@ TEST_CASE("synthetic data: a linear model learns most of it") {
   const auto model = ps_shm::train::make_model("softmax", 1000, 10);
   ps_shm::JobConfig config;
   config.steps = 2000;
-  config.optimizer.learning_rate = 1.0F;
+  config.optimizer.lr = 1.0F;
   ps_shm::train::TrainOptions options;
   options.batch = 10;
   ps_shm::train::TrainResult result = ps_shm::train::train_alone(config, *model, data.train, options);

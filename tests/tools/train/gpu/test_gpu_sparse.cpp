@@ -42,7 +42,7 @@ JobConfig config_of(UpdateRule rule, std::uint64_t steps) {
   JobConfig config = test::job(Mode::kAsync, 1, steps);
   config.optimizer.rule = rule;
   config.optimizer.l2 = config.optimizer.l1 = 0.001F;
-  config.optimizer.learning_rate = 0.01F;
+  config.optimizer.lr = 0.01F;
   config.seed = 5;
   return config;
 }
@@ -257,7 +257,7 @@ TEST_CASE("gpu sparse: workers on a GPU and on a CPU train one table") {
   const SparseData data = read("zipf:200x3000x8");
   JobConfig config = config_of(UpdateRule::kAdagrad, 300);
   config.workers = 3;
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   Server server(config);
   Box box;
   std::vector<std::unique_ptr<Worker>> workers;

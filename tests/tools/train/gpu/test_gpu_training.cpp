@@ -83,7 +83,7 @@ TEST_CASE("gpu training: local steps equal the CPU's, whatever the rule, the sch
         CAPTURE(std::string(schedule));
         JobConfig config = job(mode, 1, 12);
         config.optimizer.rule = rule;
-        config.optimizer.learning_rate = rule == UpdateRule::kAdd ? 0.2F : 0.1F;
+        config.optimizer.lr = rule == UpdateRule::kAdd ? 0.2F : 0.1F;
         config.optimizer.l2 = 1e-3F;
         config.optimizer.weight_decay = 1e-3F;
         config.optimizer.clip_value = 0.05F;
@@ -92,7 +92,7 @@ TEST_CASE("gpu training: local steps equal the CPU's, whatever the rule, the sch
         check_same_as_processor(config, options, {}, 0.0);
       }
   options.push_every = 1;  // differences of single steps
-  options.local_learning_rate = 0.3F;
+  options.local_lr = 0.3F;
   JobConfig config = job(Mode::kAsync, 1, 12);
   config.optimizer.rule = UpdateRule::kAdd;
   check_same_as_processor(config, options);
@@ -234,7 +234,7 @@ TEST_CASE("gpu training: a guard that skips sees each loss before its gradient i
       options.on_nan = OnNan::kSkip;
       check_same_as_processor(job(mode, 1, 40), options);
       JobConfig diverging = job(mode, 1, 40);
-      diverging.optimizer.learning_rate = 1e30F;
+      diverging.optimizer.lr = 1e30F;
       Box box;
       options.gpu = box.place();
       const Trained found = train_job(diverging, "mlp", {options});

@@ -264,7 +264,7 @@ TEST_CASE("gpu training: a rate that is changed while the job runs applies from 
   Box box;
   JobConfig config = job(Mode::kAsync, 1, 60);
   config.optimizer.rule = UpdateRule::kAdd;
-  config.optimizer.learning_rate = 0.1F;
+  config.optimizer.lr = 0.1F;
   train::TrainOptions options;
   options.push_every = 2;
   std::vector<Trained> trained;
@@ -274,7 +274,7 @@ TEST_CASE("gpu training: a rate that is changed while the job runs applies from 
     int asked = 0;
     options.stop_requested = [&] {
       if (++asked == 20)  // once per step, before it
-        JobControl(config.job).change([](LiveSettings& settings) { settings.learning_rate = 0.02F; });
+        JobControl(config.job).change([](LiveSettings& settings) { settings.lr = 0.02F; });
       return false;
     };
     trained.push_back(train_job(config, "mlp", {options}));

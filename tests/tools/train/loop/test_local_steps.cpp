@@ -20,12 +20,12 @@ namespace {
 using namespace ps_shm;
 using namespace ps_shm::train;
 
-JobConfig outer_momentum(Mode mode, float learning_rate) {
+JobConfig outer_momentum(Mode mode, float lr) {
   JobConfig config;
   config.mode = mode;
   config.workers = 3;
   config.optimizer.rule = UpdateRule::kMomentum;
-  config.optimizer.learning_rate = learning_rate;
+  config.optimizer.lr = lr;
   config.optimizer.momentum = 0.5F;
   return config;
 }
@@ -77,7 +77,7 @@ TEST_CASE("local steps: the outer momentum of docs/modes.md learns where each pu
   const DataSplit digits = load_data("digits", embedded_digits());
   TrainOptions options;
   options.push_every = 8;
-  options.local_learning_rate = 0.1F;
+  options.local_lr = 0.1F;
   const test::JobName name;
   const JobConfig config = test::with_name(outer_momentum(Mode::kAsync, 0.2F), name.text());
   const Server server(config);
@@ -95,7 +95,7 @@ TEST_CASE("local steps: the outer momentum of docs/modes.md learns where each pu
 
 TEST_CASE("local steps: an outer momentum that overshoots is warned of, in modes whose pushes apply at once") {
   const auto warning = [](const JobConfig& config) {
-    return warn_of_overshooting(config, *config.optimizer.learning_rate);
+    return warn_of_overshooting(config, *config.optimizer.lr);
   };
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
     const std::string text = warning(outer_momentum(mode, 1));

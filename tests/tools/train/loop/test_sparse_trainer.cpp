@@ -70,7 +70,7 @@ TEST_CASE("a job with one worker computes the same bits as the loop without a se
         JobConfig config = config_with(rule, 12);
         config.optimizer.l2 = 0.001F;
         config.optimizer.l1 = 0.001F;
-        config.optimizer.learning_rate = 0.01F;
+        config.optimizer.lr = 0.01F;
         if (rule != UpdateRule::kFtrl) config.optimizer.schedule = Schedule::parse("step:0.5:5");
         SparseTrainOptions options;
         options.batch = 50;
@@ -104,7 +104,7 @@ TEST_CASE("keyed data with a table by key trains to the bits of ids, for every r
         CAPTURE(combine);
         JobConfig config = config_with(rule, 12);
         config.optimizer.l2 = 0.001F;
-        config.optimizer.learning_rate = 0.01F;
+        config.optimizer.lr = 0.01F;
         SparseTrainOptions options;
         options.batch = 50;
         options.combine = combine;
@@ -133,7 +133,7 @@ TEST_CASE("factors in a table by key come as far as those of ids, and a table th
   const SparseData stars = SparseData::read("ratings:300x200x20000", {}),
                    with_keys = SparseData::read("ratings:300x200x20000", keyed);
   JobConfig config = config_with(UpdateRule::kAdagrad, 1800);  // ten epochs
-  config.optimizer.learning_rate = 0.05F;
+  config.optimizer.lr = 0.05F;
   SparseTrainOptions options;
   const SparsePart part{0.1, false}, test{0.1, true};
   for (const char* model_name : {"mf", "fm"}) {
@@ -186,7 +186,7 @@ TEST_CASE("combined examples move as far as their single steps from one point") 
   const SparseData data = SparseData::parse("+1 1:1 3:2\n-1 1:3\n+1 2:1 3:1\n", "test", {});
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 1);
-  config.optimizer.learning_rate = 0.5F;
+  config.optimizer.lr = 0.5F;
   SparseTrainOptions options;
   options.batch = options.combine = 3;
   const std::vector<float> table = train_sparse_alone(config, *model, data, {}, options).table;
@@ -236,7 +236,7 @@ TEST_CASE("training converges to the minimum of mean loss and L2, where the grad
   const auto model = make_sparse_model("logistic", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 4000);
   config.optimizer.l2 = 0.05F;
-  config.optimizer.learning_rate = 0.02F;
+  config.optimizer.lr = 0.02F;
   config.optimizer.schedule = Schedule::parse("exp:0.5:400");
   SparseTrainOptions options;
   options.batch = 300;
@@ -285,7 +285,7 @@ TEST_CASE("a NaN loss gives one warning") {
   const SparseData data = SparseData::parse("+1 1:1e30\n-1 1:-1e30\n", "test", {});
   const auto model = make_sparse_model("svm", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 20);
-  config.optimizer.learning_rate = 1e30F;
+  config.optimizer.lr = 1e30F;
   std::vector<std::string> warnings;
   SparseTrainOptions options;
   options.warn = [&](const std::string& line) { warnings.push_back(line); };
