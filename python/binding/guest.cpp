@@ -4,6 +4,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -19,7 +20,7 @@ namespace {
 using namespace nb::literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kWaitSeconds = 1.0;  // for a variable that a guest names: it has been declared before
+constexpr Seconds kWait{1.0};  // for a variable that a guest names: it has been declared before
 
 GuestHandle join(const std::string& job, const std::string& group, Limit wait) {
   const auto until = std::make_shared<std::optional<Clock::time_point>>();
@@ -43,7 +44,7 @@ struct Given {
     }
     const Turn turn(*self.rank);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
-      variables.push_back(self.rank->worker.variable(names[i], kWaitSeconds));
+      variables.push_back(self.rank->worker.variable(names[i], kWait));
       arrays[i].require_type(variables[i].dtype(), fmt::format("{} of variable '{}': the array", verb, names[i]));
       spans.push_back(arrays[i].bytes());
     }
@@ -59,7 +60,7 @@ template <class Change>
 auto once(const GuestHandle& self, Limit wait, Change&& change) {
   const Turn turn(*self.rank);
   *self.until = wait ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                        Seconds(std::clamp(*wait, 0.0, kLongest))))
+                                                        Seconds(std::clamp(*wait, 0.0, 1e9))))
                      : std::nullopt;
   try {
     return change(self.rank->worker);

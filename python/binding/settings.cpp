@@ -8,6 +8,7 @@
 
 #include "config/job_settings.hpp"
 #include "config/spelling.hpp"
+#include "config/values.hpp"
 #include "errors.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"

@@ -1,7 +1,9 @@
 """Publisher and Subscriber as context managers."""
 
 import asyncio
+import math
 import time
+from typing import Optional
 
 from . import _core
 from ._closing import Closing, closed_at_exit

@@ -115,10 +115,10 @@ void assign(Table& table, const Rows& rows) {
 }
 
 void assign(Worker& worker, const Found& found) {
-  constexpr double kWaitSeconds = 1.0;  // all variables exist, except one that is just being declared
-  std::vector<Variable> variables;      // all, and all tables, are checked before the first one is changed
+  constexpr Seconds kWait{1};       // all variables exist, except one that is just being declared
+  std::vector<Variable> variables;  // all, and all tables, are checked before the first one is changed
   for (const auto& [stored, values] : found.values) {
-    const Variable& variable = variables.emplace_back(worker.variable(stored.name, kWaitSeconds));
+    const Variable& variable = variables.emplace_back(worker.variable(stored.name, kWait));
     if (variable.dtype() != stored.dtype || variable.element_count() * bytes_of(stored.dtype) != values.size())
       throw Error(fmt::format("{}: variable '{}' has another type or size than the job's", found.folder, stored.name),
                   ErrorCode::kIncompatible);

@@ -366,7 +366,7 @@ class StruckJob {
       const std::vector<float> values = view_->values(variable.name);
       if (variable.name == "many" && case_.layout == Layout::kVersioned)
         for (const PartInfo& part : variable.parts)
-          if (part.piece_elements != 240) throw Failed{fmt::format("chunks of {}", part.piece_elements)};
+          if (part.chunk_elements != 240) throw Failed{fmt::format("chunks of {}", part.chunk_elements)};
       if (variable.name != "one" && variable.name != "rows" && is_torn(values)) throw Failed{"a chunk is torn"};
       if (variable.name == "given") continue;
       for (const float value : values)

@@ -136,7 +136,7 @@ TEST_CASE("job view: a sample has whole pieces from the entire variable, all of 
     };
     CHECK(sampled(kElements) == values);
     CHECK(sampled(2 * kElements) == values);
-    const std::uint64_t piece = view.variables().front().parts.front().piece_elements;
+    const std::uint64_t piece = view.variables().front().parts.front().chunk_elements;
     const std::vector<float> one = sampled(1);
     REQUIRE(one.size() == piece);
     CHECK(std::equal(one.begin(), one.end(), values.begin()));

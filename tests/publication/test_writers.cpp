@@ -256,7 +256,7 @@ TEST_CASE("writers: readers wait while one of them is alive, and the last one to
     Subscriber subscriber(all.name.text());
     one.reset();
     CHECK(subscriber.is_published());
-    CHECK_THROWS_AS(subscriber.read(0, kHasty), Timeout);
+    CHECK_THROWS_AS(subscriber.read(0, Seconds(kHasty)), Timeout);
     two.reset();
     CHECK(!subscriber.is_published());
     CHECK_THROWS_AS(subscriber.read(), PublisherGone);

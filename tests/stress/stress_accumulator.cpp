@@ -228,6 +228,6 @@ TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and t
   const std::vector<float> values = view.values("v");
   std::uint64_t torn = 0;
   for (std::uint64_t i = 0; i < values.size(); ++i)
-    torn += values[i] != values[i / info.parts[0].piece_elements * info.parts[0].piece_elements];
+    torn += values[i] != values[i / info.parts[0].chunk_elements * info.parts[0].chunk_elements];
   CHECK(torn == 0);
 }

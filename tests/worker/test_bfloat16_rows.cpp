@@ -75,7 +75,7 @@ struct HalfJob {
     return out;
   }
   std::uint64_t block_elements() const {
-    return JobView(config.job).variables().front().parts.front().piece_elements;
+    return JobView(config.job).variables().front().parts.front().chunk_elements;
   }
 };
 

@@ -1,6 +1,6 @@
 """Elastic averaging SGD (Zhang, Choromanska, LeCun, 2015)."""
 
-from typing import Literal, Union
+from typing import Literal, Optional, Union
 
 import torch
 

@@ -1,5 +1,6 @@
 """Publishes a model's weights: a learner publishes them, and actors read whole generations."""
 
+import math
 import time
 from typing import Any, List, Optional
 

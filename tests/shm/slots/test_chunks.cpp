@@ -190,8 +190,8 @@ TEST_CASE("chunks: a job has the requested chunk size, and reports it in its set
     CHECK(JobView(name.text()).info().config.chunk_bytes == bytes);
     worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = {}}, count_up);
     const PartInfo part = JobView(name.text()).variables().front().parts.front();
-    CHECK(part.piece_elements == (bytes - kHeader) / sizeof(float));
-    CHECK(part.pieces == (5000 - 1) / part.piece_elements + 1);
+    CHECK(part.chunk_elements == (bytes - kHeader) / sizeof(float));
+    CHECK(part.chunks == (5000 - 1) / part.chunk_elements + 1);
   }
 }
 
@@ -214,7 +214,7 @@ TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts 
     for (const VariableInfo& variable : JobView(name.text()).variables())
       for (const PartInfo& part : variable.parts) {
         const std::uint64_t chunk = variable.name == "small" ? 8 * kKiB : tasks == 1 ? 256 * kKiB : 32 * kKiB;
-        if (variable.name == "large" || tasks == 1) CHECK(part.piece_elements == (chunk - kHeader) / sizeof(float));
+        if (variable.name == "large" || tasks == 1) CHECK(part.chunk_elements == (chunk - kHeader) / sizeof(float));
       }
   }
 }
@@ -225,7 +225,7 @@ TEST_CASE("chunks: blocks of in-place variables do not depend on chunk_bytes") {
     Server server(settings(name, bytes));
     Worker worker(options(name));
     worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace}, count_up);
-    CHECK(JobView(name.text()).variables().front().parts.front().piece_elements == 4096);
+    CHECK(JobView(name.text()).variables().front().parts.front().chunk_elements == 4096);
   }
 }
 
