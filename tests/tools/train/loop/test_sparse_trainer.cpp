@@ -281,13 +281,14 @@ TEST_CASE("a requested stop ends training after the step") {
   CHECK(result.last.steps < 10);
 }
 
-TEST_CASE("a NaN loss gives one warning") {
+TEST_CASE("a NaN loss gives one warning with on-nan warn") {
   const SparseData data = SparseData::parse("+1 1:1e30\n-1 1:-1e30\n", "test", {});
   const auto model = make_sparse_model("svm", data.info(), {});
   JobConfig config = config_with(UpdateRule::kSgd, 20);
   config.optimizer.lr = 1e30F;
   std::vector<std::string> warnings;
   SparseTrainOptions options;
+  options.on_nan = OnNan::kWarn;
   options.warn = [&](const std::string& line) { warnings.push_back(line); };
   train_sparse_alone(config, *model, SparseData::parse("+1 1:1e30\n-1 1:1e30\n", "test", {}), {}, options);
   REQUIRE(warnings.size() == 1);
