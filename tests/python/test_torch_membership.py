@@ -102,7 +102,7 @@ def test_a_constructor_that_fails_leaves(job):
 def test_the_workers_of_a_new_job_share_the_cores(job, monkeypatch, workers, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)))
     with ps_shm.torch.Optimizer(small_model(), job, create=True, workers=workers, threads=0) as opt:
-        assert opt.worker.settings["threads"] == str(threads)
+        assert opt.worker.settings["threads"] == threads
 
 
 def train_beside(job):
