@@ -628,7 +628,23 @@ def test_attaching_and_leaving_leaks_nothing(job):
     assert len(os.listdir("/proc/self/fd")) <= open_files
 
 
-@pytest.mark.parametrize("call", ["barrier()", "step()", "wait_for_workers()", "variable('nobody', wait=0)"])
+def test_a_limit_of_zero_does_not_wait_and_none_has_no_limit(job, start):
+    with ps_shm.Server(job, workers=1) as server, ps_shm.Worker(job) as worker:
+        for call, error in ((lambda: worker.variable("v", wait=0), ps_shm.NotFound), (lambda: ps_shm.Worker(job + "-none", wait=0), ps_shm.Timeout),
+                            (lambda: ps_shm.Subscriber(job, wait=0), ps_shm.Timeout)):
+            with pytest.raises(error):
+                call()
+        assert not server.wait(0)
+        assert worker.settings["step_timeout"] is None
+    with pytest.raises(ps_shm.Error, match="`step-timeout` must be greater than 0"):
+        ps_shm.Server(job, step_timeout=0)
+    late = start("import sys, ps_shm; ps_shm.Worker(sys.argv[1], wait=None).variable('v', wait=None)", job)
+    with ps_shm.Server(job, workers=1) as server, ps_shm.Worker(job) as worker:
+        worker.variable("v", np.zeros(2, np.float32))
+        assert late.finish_quietly()[0] == 0
+
+
+@pytest.mark.parametrize("call", ["barrier()", "step()", "wait_for_workers()", "variable('nobody', wait=None)"])
 def test_a_daemon_thread_in_a_call_does_not_hold_up_the_end_of_a_program(job, start, call):
     text = f"""
 import sys, threading, ps_shm

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <csignal>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -50,6 +52,8 @@ TEST_CASE("another worker's variable is found by its name, an unknown one is not
   first.variable(vector_of(4), zero);
   CHECK(second.variable("v").element_count() == 4);
   CHECK_THROWS_WITH_AS(second.variable("w", Seconds(0.05)), doctest::Contains("it has v"), Error);
+  CHECK_THROWS_AS(second.variable("w", std::chrono::seconds(0)), Error);  // does not wait
+  CHECK(second.variable("v", std::nullopt).element_count() == 4);
 }
 
 TEST_CASE("an initialiser that throws leaves the variable to the next one") {
