@@ -23,7 +23,7 @@ MOST_LINES = {"README.md": 120, "docs/benchmarks.md": 150}
 MODULES = [
     "benches", "kernels", "python", "src", "src/config", "src/device", "src/hooks", "src/inspection", "src/persistence",
     "src/publish", "src/record", "src/shm", "src/update", "src/worker", "tests", "tests/checks", "tests/faults",
-    "tests/models", "tests/mutants", "tests/support", "tests/weak", "tools", "tools/cli", "tools/dev", "tools/inspect_shm",
+    "tests/models", "tests/mutants", "tests/scenes", "tests/support", "tools", "tools/cli", "tools/dev", "tools/inspect_shm",
     "tools/launch_shm", "tools/train", "tools/worker_shm",
 ]
 PAGE_LINES = 6000  # of docs/*.md, without protocols.md

@@ -1,6 +1,9 @@
-// Snapshots and checkpoints while another process acts at a chosen moment of theirs.
+// Snapshots, checkpoints and pulls while another process acts at chosen moments of theirs.
 #include <doctest/doctest.h>
 
+#include <array>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "ps_shm/checkpoint.hpp"
@@ -104,4 +107,71 @@ TEST_CASE("moments: each snapshot contains all of a restore or nothing of it") {
   });
   restore(worker, folder.path());
   CHECK(looks >= 1);
+}
+
+TEST_CASE("moments: a pull of several variables never sees a part of a group of pushes (state.R2, state.R3)") {
+  const JobConfig config = settings(2, Mode::kAsync);
+  Server server(config);
+  Worker puller(options(config, 0)), pusher(options(config, 1));
+  std::array<float, 4> first{}, second{}, ones{1, 1, 1, 1};
+  const std::array<std::span<float>, 2> outs = {first, second};
+  std::vector<Variable> mine, theirs;
+  for (const char* name : {"first", "second"}) {
+    mine.push_back(puller.variable({.name = name, .shape = {4}, .rule = UpdateRule::kAdd}, zero));
+    theirs.push_back(pusher.variable({.name = name, .shape = {4}, .rule = UpdateRule::kAdd}, zero));
+  }
+  // The group begins before access `from` of the pull, with the first variable, and ends before access `to`.
+  std::optional<PushGroup> group;
+  const auto end_group = [&] { pusher.push(theirs[1], ones), group.reset(); };
+  const auto pull_beside_group = [&](int from, int to) {
+    int accesses = 0;
+    {
+      const Looks watch([](FaultPoint) {},
+                        [&](const void*) {
+                          if (++accesses == from) group.emplace(pusher.group_pushes()), pusher.push(theirs[0], ones);
+                          if (accesses == to) end_group();
+                        });
+      static_cast<void>(puller.pull_all(mine, outs));
+    }
+    if (group) end_group();
+    return accesses;
+  };
+  const int accesses = pull_beside_group(-1, -1);
+  REQUIRE(accesses > 10);
+  for (int from = 1; from <= accesses; ++from)
+    for (int to = from; to <= accesses + 1; ++to) {
+      CAPTURE(from);
+      CAPTURE(to);
+      pull_beside_group(from, to);
+      CHECK(first == second);
+    }
+}
+
+TEST_CASE("moments: a step counted after a pull has begun makes its gradient older (steps.D1)") {
+  JobConfig config = settings(2, Mode::kAsync);
+  config.stale_limit = 1;
+  Server server(config);
+  Worker puller(options(config, 0)), other(options(config, 1));
+  const Variable mine = puller.variable(vector_of(4), zero), theirs = other.variable(vector_of(4), zero);
+  std::array<float, 4> out{}, ones{1, 1, 1, 1};
+  const JobView view(config.job);
+  std::uint64_t dropped = 0;
+  for (int moment = 1, accesses = 1; moment <= accesses; ++moment) {
+    CAPTURE(moment);
+    accesses = 0;
+    {
+      const Looks watch([](FaultPoint) {},
+                        [&](const void*) {
+                          if (++accesses == moment) other.push(theirs, ones), other.step();
+                        });
+      puller.pull(mine, out);
+    }
+    const bool is_old = out[0] < view.values("v")[0];
+    puller.push(mine, ones);
+    puller.step();
+    const bool is_dropped = view.workers().at(0).dropped == dropped + 1;
+    CHECK((is_dropped || !is_old));
+    dropped += is_dropped;
+  }
+  CHECK(dropped > 0);
 }

@@ -18,7 +18,7 @@
  * With BUCKET a second way into the chain lies between the two keys, and is linked on first use. With PULL lane 2 is one who
  * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_HANDS lane 2 is another hand.
  *
- * Not in the model: memory orders, but for what tests/weak shows; rows that share a fence and a scan of pins; admission
+ * Not in the model: memory orders, but for what tests/scenes shows; rows that share a fence and a scan of pins; admission
  * and scores; growth, which table_growth.pml has; numbers that come round again.
  *
  * Broken on purpose, one at a time:

@@ -359,7 +359,7 @@ class Searches(Checkout):
         self.model.write_text("another model")
         self.assertEqual(self.explore()[0], 2)
         self.assertEqual(self.explore("word")[0], 3)
-        self.assertEqual(self.explore(PS_SHM_WEAK_SEED="2")[0], 4)
+        self.assertEqual(self.explore(PS_SHM_SCENE_SEED="2")[0], 4)
         self.search.write_text(self.search.read_text() + "# another\n")
         self.assertEqual(self.explore()[0], 5)
         self.assertEqual(self.explore(PS_SHM_TEST_FULL="1")[0], 6)

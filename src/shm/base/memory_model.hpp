@@ -1,5 +1,5 @@
 // A memory model that tests put in the place of shared memory. It answers each access to a word, and each fence, with
-// what the memory orders allow (tests/weak). Without PS_SHM_FAULT_POINTS all of this compiles to nothing.
+// what the memory orders allow (tests/scenes). Without PS_SHM_FAULT_POINTS all of this compiles to nothing.
 #pragma once
 
 #include <atomic>

@@ -1,14 +1,23 @@
-// Pushes, pulls, sync steps, accumulators and recovery on weak memory.
+// One or two variables of one chunk, and fibers that push, pull, help, contribute and recover through the real functions,
+// with the invariants that are checked at the end of every execution.
+#pragma once
+
+#include <algorithm>
 #include <bit>
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "scenes/scenes.hpp"
+#include "shm/base/racing.hpp"
 #include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
 #include "support/test_job.hpp"
-#include "weak/scenes.hpp"
 
 namespace ps_shm::test {
-namespace {
 
 using namespace ps_shm::shm;
 
@@ -24,15 +33,21 @@ struct Shape {
 // Every push adds a power of two of its own, so a value tells which pushes are in it. Each fiber writes to its own
 // part.
 struct Log {
-  std::uint64_t version[12];  // 1 + the version that the push of that number was applied to; 0: it has not returned
-  std::uint64_t variable[12];
+  // by variable and push: 1 + the version that the push was applied to; 0: it has not returned
+  std::uint64_t applied_to[2][12];
   std::uint32_t helped[2];  // four bits per step: how often the rank applied the step
   std::uint32_t contributed[2];
+  // Only where memory is sequentially consistent: on a weak one, a pull may lack what was acknowledged before it.
+  std::uint32_t acknowledged[2];  // pushes, as bits
+  struct Pull {
+    std::uint64_t version;
+    std::uint32_t acknowledged, values, variable, is_there;  // acknowledged before the pull; its result
+  } pulls[2][3];
 };
 
-constexpr std::uint64_t kInPlaceFloats = UndoLog::kBlock + 1;  // two blocks
+inline constexpr std::uint64_t kInPlaceFloats = UndoLog::kBlock + 1;  // two blocks
 
-class SlotScene : public WeakScene {
+class SlotScene : public Scene {
  public:
   explicit SlotScene(const Shape& shape) : shape_(shape) {
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
@@ -70,11 +85,12 @@ class SlotScene : public WeakScene {
         explorer.name(&free_buffer.record, fmt::format("record {}.{}", rank, which));
       }
     explorer.remember(&log_);
+    for (const std::size_t which : {0U, 1U, 2U}) explorer.keep_apart(racing_scratch(which), 8);
     explorer.at_end([this] { check(); });
   }
 
   // Adds a fiber that pushes to these variables, in this order.
-  SlotScene& writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const WeakFiber& options = {}) {
+  SlotScene& writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const FiberOptions& options = {}) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
     may_die_ = may_die_ || options.may_die;
@@ -103,14 +119,18 @@ class SlotScene : public WeakScene {
   }
 
   SlotScene& reader(std::uint32_t variable, std::uint32_t pulls) {
-    explorer.add([this, variable, pulls] {
+    const std::uint32_t reader = readers_++;
+    explorer.add([this, reader, variable, pulls] {
       std::uint64_t last = 0;
       std::uint32_t seen = 0;
       for (std::uint32_t i = 0; i < pulls; ++i) {
         float out[8] = {};
-        std::uint64_t retries = 0;
-        const std::uint64_t version = variables_[variable].pull_chunk(0, out, retries);
+        Log::Pull& pull = log_.pulls[reader][i];
+        pull.acknowledged = log_.acknowledged[variable];
+        const std::uint64_t version = pull_once(variable, out);
         const auto values = static_cast<std::uint32_t>(out[0]);
+        if (explorer.is_sequential())
+          pull.version = version, pull.values = values, pull.variable = variable, pull.is_there = 1;
         for (std::size_t k = 0; k < shape_.floats; ++k)
           if (out[k] != float(values)) explorer.fail("torn");
         if (std::uint64_t(std::popcount(values)) != version) explorer.fail("version and value disagree");
@@ -170,25 +190,41 @@ class SlotScene : public WeakScene {
         const auto add = [&](float* out, const float* in, std::uint64_t) { return add_to(out, in, float(1U << step)); };
         if (variables_[0].apply_step(0, step, free_buffers, {}, add) == StepResult::kApplied)
           log_.helped[rank] += 1U << 4 * step;
+        note(0, step, step);
         if (!variables_[0].includes(0, step)) explorer.fail("a step that was applied is not included");
       }
     });
     return *this;
   }
 
-  // Adds a fiber that contributes to the sums of steps.
-  SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again, std::uint32_t variable = 0) {
+  // Adds a fiber that contributes to the sums of steps; with `again` twice, as a successor would that does not know of
+  // the first contribution.
+  SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again) {
     is_summed_ = true;
-    explorer.add([this, rank, steps, again, variable] {
+    explorer.add([this, rank, steps, again] {
       FreeBuffers free_buffers(job_.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step)
         for (int time = 0; time < (again ? 2 : 1); ++time) {
-          const auto sum = [&](float* out, const float* in) { add_to(out, in, float(1U << (rank + 2 * step))); };
-          const ContributeResult result = variables_[variable].contribute(0, free_buffers, {rank, step}, false, sum);
+          const ContributeResult result = contribute(0, free_buffers, rank, step, false);
           if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
             explorer.fail("in twice, or not in");
           if (result != ContributeResult::kTooLate) log_.contributed[rank] |= 1U << step;
         }
+    });
+    return *this;
+  }
+  // Rank 0 contributes to the second variable and then to the first one, and rank 1's buffer moves between them.
+  SlotScene& contributors_of_two() {
+    is_summed_ = true, wanted_ranks_ = 3;
+    explorer.add([this] {
+      FreeBuffers free_buffers(job_.segments, 0);
+      contribute(1, free_buffers, 0, 0, false);
+      if (contribute(0, free_buffers, 0, 0, false) != ContributeResult::kAdded) explorer.fail("in before it was added");
+    });
+    explorer.add([this] {
+      FreeBuffers free_buffers(job_.segments, 1);
+      for (std::uint32_t i = 0; i <= kFreeBuffersPerClass; ++i)
+        contribute(i != 0, free_buffers, 1, 0, i > 1);  // ends in the first variable's buffer
     });
     return *this;
   }
@@ -199,11 +235,24 @@ class SlotScene : public WeakScene {
     return *this;
   }
 
-  JobSegments attach(std::uint32_t byte) {
-    JobSegments process = job_.attach();
-    if (!process.locks().try_take(byte)) throw std::runtime_error("the byte is taken");
-    return process;
+  // At the end, ranks 0 and 1 have died, and their successors recover one after the other, this one first.
+  SlotScene& recovered_at_end(std::uint32_t first) {
+    for (std::uint32_t rank = 0; rank < 2; ++rank) {
+      processes.push_back(job_.attach());
+      for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which)
+        explorer.share(&job_.free_buffer(*records_[0], rank, which).record);
+    }
+    first_recovered_ = first;
+    return *this;
   }
+
+  // Another process, which holds that byte.
+  void attach(std::uint32_t byte) {
+    processes.push_back(job_.attach());
+    if (!processes.back().locks().try_take(byte)) throw std::runtime_error("the byte is taken");
+  }
+
+  bool has_happened() const override { return !first_recovered_ || recovered_jointly_ != 0; }
 
   std::vector<JobSegments> processes;
 
@@ -214,7 +263,26 @@ class SlotScene : public WeakScene {
     return config;
   }
 
- private:
+ protected:
+  std::uint64_t pull_once(std::uint32_t variable, float* out) const {
+    std::uint64_t retries = 0;
+    return variables_[variable].pull_chunk(0, out, retries);
+  }
+
+  SwapResult push_once(std::uint32_t rank, FreeBuffers& free_buffers, std::uint32_t variable, std::uint32_t number) {
+    const auto add = [&](float* out, const float* in, std::uint64_t) { return add_to(out, in, float(1U << number)); };
+    const SwapResult result =
+        variables_[variable].push_chunk(0, free_buffers, {rank, 0, shape_.has_snapshot_point ? 1U : 0U}, add);
+    note(variable, number, result.version);
+    return result;
+  }
+
+  // The push has returned.
+  void note(std::uint32_t variable, std::uint32_t number, std::uint64_t version) {
+    log_.applied_to[variable][number] = version + 1;
+    if (explorer.is_sequential()) log_.acknowledged[variable] |= 1U << number;
+  }
+
   bool add_to(float* out, const float* in, float delta) const {
     for (std::size_t i = 0; i < shape_.floats; ++i) out[i] = (in == nullptr ? 0 : in[i]) + delta;
     return true;
@@ -230,13 +298,7 @@ class SlotScene : public WeakScene {
         explorer.forget(i << 8 | ++turn % kFreeBuffersPerClass);
         continue;
       }
-      const auto add = [&](float* out, const float* in, std::uint64_t) {
-        return add_to(out, in, float(1U << (first + i)));
-      };
-      const SwapResult result =
-          variables_[targets[i]].push_chunk(0, free_buffers, {rank, 0, shape_.has_snapshot_point ? 1U : 0U}, add);
-      log_.version[first + i] = result.version + 1;
-      turn += 1 + result.retries;
+      turn += 1 + push_once(rank, free_buffers, targets[i], first + i).retries;
       explorer.forget(i << 8 | turn % kFreeBuffersPerClass);
     }
   }
@@ -253,6 +315,12 @@ class SlotScene : public WeakScene {
     } catch (const Error& error) {
       explorer.fail(error.what());
     }
+  }
+
+  ContributeResult contribute(std::uint32_t variable, FreeBuffers& free_buffers, std::uint32_t rank, std::uint64_t step,
+                              bool again) {
+    const auto sum = [&](float* out, const float* in) { add_to(out, in, float(1U << (rank + 2 * step))); };
+    return variables_[variable].contribute(0, free_buffers, {rank, step}, again, sum);
   }
 
   // Every block has all pushes that did not die, and at most one that did.
@@ -281,6 +349,7 @@ class SlotScene : public WeakScene {
       ranks = in;
       std::copy_n(values, shape_.floats, found);
     });
+    if (wanted_ranks_ != 0 && step == 0 && (!is_whole || ranks.bits[0] != wanted_ranks_)) explorer.fail("one is lost");
     std::uint32_t expected = 0;
     for (std::uint32_t rank = 0; rank < 2; ++rank)
       if (ranks.contains(rank)) expected += 1U << (rank + 2 * step);
@@ -288,7 +357,38 @@ class SlotScene : public WeakScene {
       if (found[i] != float(expected)) explorer.fail("sum and set disagree");
   }
 
-  void check() {
+  // Checks that a version consists exactly of the pushes `values`: of all in `least`, and of those that have returned
+  // exactly those that were applied up to this version.
+  void check_version(std::uint32_t variable, std::uint64_t version, std::uint32_t values, std::uint32_t least) {
+    if (std::uint64_t(std::popcount(values)) != version) explorer.fail("version and value disagree at the end");
+    if ((values & ~pushes_of_[variable]) != 0) explorer.fail("a push to another variable");
+    if ((least & ~values) != 0) explorer.fail("a push is lost");
+    std::uint64_t versions = 0;
+    for (std::uint32_t push = 0; push < 12; ++push) {
+      const std::uint64_t after = log_.applied_to[variable][push];
+      if (after == 0) continue;
+      if ((after <= version) != ((values >> push & 1) != 0)) explorer.fail("a push is not where it was told to be");
+      if ((versions >> after & 1) != 0) explorer.fail("two pushes to one version");
+      versions |= std::uint64_t{1} << after;
+    }
+  }
+
+  void recover_both() {
+    static std::uint64_t jointly;
+    jointly = 0;
+    g_fault_hooks.reached = [](FaultPoint point) { jointly += point == FaultPoint::kRecoveryTaken; };
+    for (const std::uint32_t rank : {*first_recovered_, 1 - *first_recovered_}) {
+      const TaskLocks& locks = processes[rank].locks();
+      if (!locks.try_take(kRankByte + rank)) explorer.fail("the dead one's rank is not free");
+      recover_buffers(job_.segments, rank, locks);
+    }
+    g_fault_hooks.reached = nullptr;
+    for (const std::uint32_t rank : {0U, 1U}) processes[rank].locks().release(kRankByte + rank);
+    recovered_jointly_ += jointly;
+  }
+
+  virtual void check() {
+    if (first_recovered_) recover_both();
     if (!is_conserved(job_.segments, records())) explorer.fail("a buffer is lost or named twice");
     if (is_summed_) return check_sum(0), check_sum(1);
     if (shape_.is_in_place) return check_in_place();
@@ -298,20 +398,13 @@ class SlotScene : public WeakScene {
       const auto* values = reinterpret_cast<const float*>(&buffer + 1);
       for (std::size_t k = 1; k < shape_.floats; ++k)
         if (values[k] != values[0]) explorer.fail("the current buffer is torn");
-      const auto there = static_cast<std::uint32_t>(values[0]);
-      if (std::uint64_t(std::popcount(there)) != version_of(word))
-        explorer.fail("version and value disagree at the end");
-      if ((there & ~pushes_of_[i]) != 0) explorer.fail("a push to another variable");
-      if ((certain_ & pushes_of_[i] & ~there) != 0) explorer.fail("a push is lost");
+      check_version(i, version_of(word), static_cast<std::uint32_t>(values[0]), certain_ & pushes_of_[i]);
       if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version_of(word)))
         explorer.fail("the current buffer has another stamp");
-      std::uint64_t versions = 0;
-      for (std::uint32_t push = 0; push < 12; ++push) {
-        if ((pushes_of_[i] >> push & 1) == 0 || log_.version[push] == 0) continue;
-        if ((versions >> log_.version[push] & 1) != 0) explorer.fail("two pushes to one version");
-        versions |= std::uint64_t{1} << log_.version[push];
-      }
     }
+    for (const auto& of_reader : log_.pulls)
+      for (const Log::Pull& pull : of_reader)
+        if (pull.is_there != 0) check_version(pull.variable, pull.version, pull.values, pull.acknowledged);
     std::uint32_t applied = log_.helped[0] + log_.helped[1], once = 0;
     for (std::uint32_t step = 0; is_helped_ && certain_ >> step != 0; ++step) once |= 1U << 4 * step;
     if (applied != once) explorer.fail("a step was not applied by just one helper");
@@ -325,143 +418,10 @@ class SlotScene : public WeakScene {
   std::vector<VersionedVariable> variables_;
   Log log_ = {};
   std::uint32_t next_push_ = 0, certain_ = 0, pushes_of_[2] = {};
+  std::uint32_t readers_ = 0, wanted_ranks_ = 0;
   bool is_helped_ = false, is_summed_ = false, may_die_ = false;
+  std::optional<std::uint32_t> first_recovered_;
+  std::uint64_t recovered_jointly_ = 0;
 };
-
-using Made = std::unique_ptr<SlotScene>;
-Made make(const Shape& shape) { return std::make_unique<SlotScene>(shape); }
-std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) {
-  return {std::vector(count, variable)};
-}
-
-// v's buffer of version 1 becomes w's buffer of version 1.
-const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
-
-// Rank 0 dies at any access, rank 1 pushes, and the next owner of rank 0 recovers.
-Made recovery_scene(std::uint32_t pushes_of_other, bool has_snapshot_point) {
-  Made scene = make({.floats = 1, .is_recovered = true, .has_snapshot_point = has_snapshot_point});
-  scene->processes.push_back(scene->attach(kRankByte));
-  scene->processes.push_back(scene->attach(kRankByte + 1));
-  scene->writer(0, times(1), {.may_die = true}).writer(1, times(pushes_of_other));
-  scene->successor(0, scene->processes[0], times(1), 1);
-  return scene;
-}
-
-Made death_in_place(bool has_reader) {
-  Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_recovered = true, .is_in_place = true});
-  scene->processes.push_back(scene->attach(kRankByte));
-  scene->writer(0, times(1), {.may_die = true});
-  scene->successor(0, scene->processes[0], times(1), 1);
-  if (has_reader) scene->reader_in_place(2);
-  return scene;
-}
-
-}  // namespace
-
-std::vector<WeakCase> scenes_of_slots() {
-  return {
-      {"slot: two writers",
-       [] {
-         Made scene = make({.floats = 1});
-         scene->writer(0, times(2)).writer(1, times(1));
-         return scene;
-       }},
-      {"slot: a writer goes round its free buffers while a reader sleeps",
-       [] {
-         Made scene = make({.floats = 2, .ranks = 1});
-         scene->writer(0, times(kFreeBuffersPerClass + 2)).reader(0, 1);
-         return scene;
-       }},
-      {"slot: a writer, and a reader that pulls twice",
-       [] {
-         Made scene = make({.floats = 1, .ranks = 1});
-         scene->writer(0, times(kFreeBuffersPerClass + 2)).reader(0, 2);
-         return scene;
-       }},
-      {"slot: two writers and a reader",
-       [] {
-         Made scene = make({.floats = 1});
-         scene->writer(0, times(2)).writer(1, times(2)).reader(0, 1);
-         return scene;
-       },
-       false},
-      {"slot: two chunks exchange their buffers",
-       [] {
-         Made scene = make({.floats = 1, .variables = 2, .ranks = 1});
-         scene->writer(0, kExchange).reader(0, 1);
-         return scene;
-       }},
-      {"slot: two writers exchange buffers of two chunks",
-       [] {
-         Made scene = make({.floats = 1, .variables = 2});
-         scene->writer(0, kExchange).writer(1, times(2, 1)).reader(0, 1);
-         return scene;
-       },
-       false},
-      {"slot: a writer changes a chunk in place beside a reader",
-       [] {
-         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
-         scene->writer(0, times(1)).reader_in_place(1);
-         return scene;
-       }},
-      {"slot: a writer changes a chunk in place twice beside a reader",
-       [] {
-         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
-         scene->writer(0, times(2)).reader_in_place(2);
-         return scene;
-       },
-       false},
-      {"slot: a writer goes round its logs in place while a reader sleeps",
-       [] {
-         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true});
-         scene->writer(0, times(kFreeBuffersPerClass + 1)).reader_in_place(1);
-         return scene;
-       },
-       false},
-      {"slot: a writer in place comes back to a chunk with the same log while a reader sleeps",
-       [] {
-         Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true, .has_one_log = true});
-         scene->writer(0, times(2)).reader_in_place(1);
-         return scene;
-       },
-       false},
-      {"slot: a writer dies anywhere in place, and its successor recovers", [] { return death_in_place(false); }},
-      {"slot: a writer dies anywhere in place beside a reader, and its successor recovers",
-       [] { return death_in_place(true); }, false},
-      {"slot: two helpers apply the same steps",
-       [] {
-         Made scene = make({.floats = 1});
-         scene->helper(0, 2).helper(1, 2);
-         return scene;
-       }},
-      {"slot: sums and their sets",
-       [] {
-         Made scene = make({.floats = 1});
-         scene->contributor(0, 1, true).contributor(1, 1, false).summer(1);
-         return scene;
-       }},
-      {"slot: a contributor goes round its free buffers",
-       [] {
-         Made scene = make({.floats = 1, .ranks = 1});
-         scene->contributor(0, kFreeBuffersPerClass + 2, false).summer(2);
-         return scene;
-       }},
-      {"snapshot: a writer goes round its free buffers while somebody looks at the image",
-       [] {
-         Made scene = make({.floats = 1, .ranks = 1, .has_snapshot_point = true});
-         scene->writer(0, times(kFreeBuffersPerClass + 2)).image_reader(0, 1);
-         return scene;
-       }},
-      {"snapshot: two writers fork a chunk",
-       [] {
-         Made scene = make({.floats = 1, .has_snapshot_point = true});
-         scene->writer(0, times(1)).writer(1, times(1)).image_reader(0, 1);
-         return scene;
-       }},
-      {"free buffers: a writer dies anywhere, and its successor recovers", [] { return recovery_scene(1, false); }},
-      {"free buffers: a writer dies anywhere after a snapshot point, and its successor recovers",
-       [] { return recovery_scene(1, true); }, false},
-  };
-}
 
 }  // namespace ps_shm::test

@@ -1,12 +1,12 @@
-// Publications, and the rounds of their writers, on weak memory.
+// Publications, and the rounds of their writers.
 #include <array>
 #include <memory>
 #include <optional>
 
+#include "scenes/scenes.hpp"
 #include "shm/publication/publication.hpp"
 #include "shm/publication/round.hpp"
 #include "support/test_job.hpp"
-#include "weak/scenes.hpp"
 
 namespace ps_shm::test {
 namespace {
@@ -19,15 +19,16 @@ using Word = AtomicShm<std::uint64_t>;
 
 // Tensor 0 changes in each generation, tensor 1 in every other one. Each contains the number of the generation it was
 // written for.
-class PublicationScene : public WeakScene {
+class PublicationScene : public Scene {
  public:
-  PublicationScene(std::uint64_t generations, std::uint32_t readers, bool dies = false)
+  PublicationScene(std::uint64_t generations, std::uint32_t readers, bool dies = false, std::uint32_t records = 3)
       : generations_(generations),
+        has_enough_records_(records >= readers + 2),
         bundle_(
             Bundle::create({.name = unique_job_name(),
                             .tensors = {{.name = "a", .dtype = DType::kInt64}, {.name = "b", .dtype = DType::kInt64}},
                             .subscribers = std::max(readers, 1U),
-                            .records = 3},
+                            .records = records},
                            {})) {
     explorer.model(&bundle_.newest().newest);
     explorer.name(&bundle_.newest().newest, "newest");
@@ -36,7 +37,7 @@ class PublicationScene : public WeakScene {
       explorer.model(&bundle_.subscriber(rank).leases[0]);
       explorer.name(&bundle_.subscriber(rank).leases[0], fmt::format("lease {}", rank));
     }
-    for (std::uint32_t record = 0; record < 3; ++record) {
+    for (std::uint32_t record = 0; record < records; ++record) {
       explorer.model(&bundle_.record(record).stamp);
       explorer.name(&bundle_.record(record).stamp, fmt::format("stamp {}", record));
       explorer.model(&bundle_.record(record).step);
@@ -57,31 +58,18 @@ class PublicationScene : public WeakScene {
       for (auto& writer : writers_) writer.emplace(bundle_);
     });
     for (std::size_t number = 0; number < (dies ? 2U : 1U); ++number) {
-      WeakFiber options;
+      FiberOptions options;
       options.may_die = dies && number == 0;
       options.after = number;  // the next publisher starts after the first one has ended or died
       explorer.add([this, number] { publish_all(*writers_[number]); }, options);
     }
+    fibers_ = dies ? 2 : 1;
   }
 
-  PublicationScene& reader(std::uint32_t rank, std::uint32_t leases) {
-    explorer.add([this, rank, leases] {
-      auto& lease = bundle_.subscriber(rank).leases[0];
-      std::uint64_t last = 0;
-      for (std::uint32_t i = 0; i < leases; ++i) {
-        const std::uint64_t word = try_lease(bundle_.newest(), lease, last);
-        if (word == 0) continue;
-        last = generation_of(word);
-        for (int looks = 0; looks < 2; ++looks) {
-          const AtomicShm<std::uint16_t>* slots = bundle_.slots(record_of(word));
-          const std::uint64_t one = at(0, slots[0].load_relaxed()).load_relaxed();
-          const std::uint64_t two = at(1, slots[1].load_relaxed()).load_relaxed();
-          if (one != last || two != (last == 1 ? 1 : last / 2 * 2))
-            explorer.fail(fmt::format("generation {} is {}, {}", last, one, two));
-        }
-        give_back(lease);
-      }
-    });
+  // `dies`: at any access. Then the next owner of its rank does the same.
+  PublicationScene& reader(std::uint32_t rank, std::uint32_t leases, bool dies = false) {
+    add_reader(rank, leases, false, {.may_die = dies});
+    if (dies) add_reader(rank, leases, true, {.after = 1U << (fibers_ - 1)});
     return *this;
   }
   // Reads a record without a lease.
@@ -97,13 +85,41 @@ class PublicationScene : public WeakScene {
   }
 
  private:
+  void add_reader(std::uint32_t rank, std::uint32_t leases, bool is_successor, const FiberOptions& options) {
+    ++fibers_;
+    explorer.add(
+        [this, rank, leases, is_successor] {
+          auto& lease = bundle_.subscriber(rank).leases[0];
+          if (is_successor) lease.store_release(0);  // (publication.P12)
+          std::uint64_t last = 0;
+          for (std::uint32_t i = 0; i < leases; ++i) {
+            const std::uint64_t word = try_lease(bundle_.newest(), lease, last);
+            if (word == 0) continue;
+            if (generation_of(word) <= last) explorer.fail("an older one after a newer one");
+            last = generation_of(word);
+            for (int looks = 0; looks < 2; ++looks) {
+              const AtomicShm<std::uint16_t>* slots = bundle_.slots(record_of(word));
+              const std::uint64_t one = at(0, slots[0].load_relaxed()).load_relaxed();
+              const std::uint64_t two = at(1, slots[1].load_relaxed()).load_relaxed();
+              if (one != last || two != (last == 1 ? 1 : last / 2 * 2))
+                explorer.fail(fmt::format("generation {} is {}, {}", last, one, two));
+            }
+            give_back(lease);
+          }
+        },
+        options);
+  }
+
   void publish_all(GenerationWriter& writer) {
     for (std::uint64_t generation;
          (generation = generation_of(bundle_.newest().newest.load_relaxed()) + 1) <= generations_;) {
       const auto fill = [&generation](std::uint32_t, std::byte* out) {
         reinterpret_cast<Word*>(out)->store_relaxed(generation);
       };
-      if (!writer.find_record()) return;  // both other records are leased
+      if (!writer.find_record()) {  // all other records are leased
+        if (has_enough_records_) explorer.fail("no record is free");
+        return;
+      }
       const std::vector<bool>& changed = generation == 1 || generation % 2 == 0 ? kBoth : kFirst;
       if (writer.publish(changed, generation, fill) != generation) explorer.fail("a generation is left out");
     }
@@ -113,6 +129,8 @@ class PublicationScene : public WeakScene {
 
   static inline const std::vector<bool> kBoth = {true, true}, kFirst = {true, false};
   std::uint64_t generations_;
+  std::uint32_t fibers_ = 0;
+  bool has_enough_records_;
   Bundle bundle_;
   std::array<std::optional<GenerationWriter>, 2> writers_;
 };
@@ -121,7 +139,7 @@ class PublicationScene : public WeakScene {
 
 // Two writers, of which the first one leads, fill a tensor of two elements with the number of the second generation, which
 // is the step, too. The first one exists.
-class RoundScene : public WeakScene {
+class RoundScene : public Scene {
  public:
   RoundScene() {
     explorer.model(&bundle_.newest().newest);
@@ -200,7 +218,7 @@ class RoundScene : public WeakScene {
 
 }  // namespace
 
-std::vector<WeakCase> scenes_of_publications() {
+std::vector<SceneCase> scenes_of_publications() {
   return {
       {"publication: a leased generation is whole and stays",
        [] {
@@ -214,7 +232,28 @@ std::vector<WeakCase> scenes_of_publications() {
          scene->reader(0, 2);
          return scene;
        },
-       false},
+       Size::kMedium},
+      {"publication: a reader that leases three times",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(4, 1);
+         scene->reader(0, 3);
+         return scene;
+       },
+       Size::kMedium},
+      {"publication: two readers",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(3, 2, false, 4);
+         scene->reader(0, 1).reader(1, 1);
+         return scene;
+       },
+       Size::kMedium},
+      {"publication: a reader dies anywhere, and the next owner of its rank goes on",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(3, 1);
+         scene->reader(0, 1, true);
+         return scene;
+       },
+       Size::kMedium},
       {"publication: somebody looks without a lease",
        [] {
          auto scene = std::make_unique<PublicationScene>(4, 0);
@@ -227,7 +266,14 @@ std::vector<WeakCase> scenes_of_publications() {
          scene->reader(0, 1);
          return scene;
        },
-       false},
+       Size::kMedium},
+      {"publication: a publisher dies anywhere beside a reader that leases twice",
+       [] {
+         auto scene = std::make_unique<PublicationScene>(3, 1, true);
+         scene->reader(0, 2);
+         return scene;
+       },
+       Size::kMedium},
       {"round: two writers of one generation", [] { return std::make_unique<RoundScene>(); }},
   };
 }

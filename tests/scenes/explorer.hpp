@@ -5,13 +5,15 @@
 // shm/base/memory_model.hpp. An execution is determined by which fiber runs next, which message a load reads, and where
 // in its history a store is placed. The explorer switches away from a fiber before each access to a contended word: one
 // that several fibers use and one of them stores to. Such words are discovered during the search, which then starts
-// over. Sequentially consistent fences, futexes and lock queries are points as well.
+// over. Sequentially consistent fences, futexes and lock queries are points as well. After make_sequential() memory is
+// sequentially consistent, and an execution is determined by which fiber runs next: all interleavings are explored.
 //
-// The search is depth-first and backtracks by running again from the start, like that of faults/explorer.hpp. A state
-// that was visited before is not explored again. A state consists of the part of the memory that can still be read, the
+// The search is depth-first and backtracks by running again from the start. A state that was visited before is not
+// explored again. A state consists of the part of the memory that can still be read, the
 // remembered bytes, and per fiber its views and a hash of everything that it has read. Rules for a test:
 //   1. Data that fibers exchange lies in modelled words; anything else that a fiber keeps is remembered, or a function
 //      of what it has read. A check within a fiber uses its own reads only, not the remembered bytes of another fiber.
+//      A value that comes from elsewhere is reported by saw(), and where another fiber can change it, pause() is a point.
 //   2. Fibers own nothing, as an execution may be abandoned half-way. at_start makes the objects that they use.
 #pragma once
 
@@ -32,48 +34,42 @@
 #include <utility>
 #include <vector>
 
+#include "scenes/choices.hpp"
+#include "scenes/fiber_options.hpp"
+#include "scenes/memory.hpp"
+#include "scenes/modelled_words.hpp"
+#include "scenes/mutation.hpp"
+#include "scenes/state_hash.hpp"
 #include "shm/base/atomic.hpp"
-#include "weak/choices.hpp"
-#include "weak/memory.hpp"
-#include "weak/modelled_words.hpp"
-#include "weak/mutation.hpp"
-#include "weak/state_hash.hpp"
 
 namespace ps_shm::test {
 
-struct WeakFiber {
-  std::uint32_t after = 0;                 // starts once the fibers of these bits have ended or died
-  bool may_die = false;                    // may be abandoned at each of its points
-  std::optional<std::uint32_t> byte = {};  // the lock byte that it holds while alive; its successor starts `after` it
-  // after this many loads without a store by any fiber it polls: others run first; 0: never
-  std::uint64_t patience = 0;
-};
-
-struct WeakFound {
-  std::uint64_t executions = 0, states = 0, ends = 0, longest = 0;
-  bool is_complete = false;  // all possible executions were explored
-  std::string failure;       // the first failure; empty: none
-  std::string schedule;      // led to the failure; for WeakExplorer::replay
-};
-
-class WeakExplorer final : public shm::MemoryModel {
+class Explorer final : public shm::MemoryModel {
  public:
-  WeakExplorer() { getcontext(&blank_); }
-  WeakExplorer(const WeakExplorer&) = delete;
-  WeakExplorer& operator=(const WeakExplorer&) = delete;
+  Explorer() { getcontext(&blank_); }
+  Explorer(const Explorer&) = delete;
+  Explorer& operator=(const Explorer&) = delete;
 
   // Models the words in these bytes.
   template <class T>
   void model(T* first, std::size_t count = 1) {
     words_.add(Region::of(first, count));
   }
+  // The check at the end depends on whether a fiber has died before or after an access to this word, so each is a point
+  // even if one fiber alone uses it.
+  void share(const void* word) { words_.share(word); }
   // No other fiber reads these bytes.
   template <class T>
   void remember(T* first, std::size_t count = 1) {
     remembered_.push_back(Region::of(first, count));
   }
+  // Each fiber has these bytes for itself: memory of the thread, which the fibers would share.
+  template <class T>
+  void keep_apart(T* first, std::size_t count = 1) {
+    apart_.push_back(Region::of(first, count));
+  }
   void name(const void* word, std::string name) { words_.name(word, std::move(name)); }
-  void add(std::function<void()> body, const WeakFiber& options = {}) {
+  void add(std::function<void()> body, const FiberOptions& options = {}) {
     if (fibers_.size() == kMaxThreads) throw std::length_error("too many fibers");
     fibers_.push_back({std::move(body), options, std::make_unique<std::byte[]>(kStackBytes)});
   }
@@ -82,13 +78,15 @@ class WeakExplorer final : public shm::MemoryModel {
   void at_end(std::function<void()> check) { check_ = std::move(check); }
 
   // Treats memory as sequentially consistent: interleavings only.
-  void make_sequential() { is_sequential_ = true; }
+  void make_sequential() { is_sequential_ = true, memory_.make_sequential(); }
   bool is_sequential() const noexcept { return is_sequential_; }
+  // Explores visited states again: many more executions, but no more states.
+  void follow_all() { follows_all_ = true; }
   // Weakens the order at one location of the sources.
   void weaken(const Mutation& mutation) { mutation_ = mutation; }
 
   // Explores all executions, or at most `most` of them.
-  WeakFound explore(std::uint64_t most = 10'000'000) {
+  Explored explore(std::uint64_t most = 10'000'000) {
     begin_search();
     for (bool goes_on = true; goes_on && found_.failure.empty() && found_.executions < most;) {
       execute();
@@ -103,7 +101,7 @@ class WeakExplorer final : public shm::MemoryModel {
   }
 
   // Runs this many random executions.
-  WeakFound sample(std::uint64_t executions, std::uint64_t seed) {
+  Explored sample(std::uint64_t executions, std::uint64_t seed) {
     begin_search();
     choices_.randomise(seed * 2 + 1);
     while (found_.failure.empty() && found_.executions < executions) {
@@ -117,7 +115,7 @@ class WeakExplorer final : public shm::MemoryModel {
   }
 
   // Runs one execution and reports it to `trace`.
-  WeakFound replay(std::string_view schedule, std::vector<std::string>& trace) {
+  Explored replay(std::string_view schedule, std::vector<std::string>& trace) {
     begin_search();
     choices_.follow(schedule);
     trace_ = &trace;
@@ -132,6 +130,14 @@ class WeakExplorer final : public shm::MemoryModel {
     if (!found_.failure.empty()) return;
     found_.failure = what;
     found_.schedule = choices_.schedule();
+  }
+  // The current fiber has read `value` outside of modelled words.
+  void saw(std::uint64_t value) { mix(fibers_[current_].history, value); }
+  // A point without an access to a modelled word.
+  void pause() {
+    if (current_ == kNone) return;
+    point();
+    pass();
   }
   // The future of the current fiber depends only on remembered bytes, its views and `value`, whatever it has read so
   // far.
@@ -243,18 +249,17 @@ class WeakExplorer final : public shm::MemoryModel {
 
   // Makes the choices for the memory.
   struct Chooser {
-    WeakExplorer* explorer;
-    std::size_t operator()(std::size_t count) const {
-      return explorer->is_sequential_ ? 0 : explorer->choose(count, true);
-    }
+    Explorer* explorer;
+    std::size_t operator()(std::size_t count) const { return explorer->choose(count, true); }
   };
   Chooser chooser() { return {this}; }
 
   struct Fiber {
     std::function<void()> body;
-    WeakFiber options;
+    FiberOptions options;
     std::unique_ptr<std::byte[]> stack;
     ucontext_t context = {};
+    std::vector<std::byte> apart = {};
     std::uint64_t history = 0, reads = 0, reads_since = 0;
     bool has_begun = false, has_passed = false, has_ended = false, is_dead = false;
     bool has_looked = false;  // after a death
@@ -309,7 +314,7 @@ class WeakExplorer final : public shm::MemoryModel {
     for (Region& region : remembered_) region.note();
     shm::g_memory_model = this;
   }
-  WeakFound end_search() {
+  Explored end_search() {
     restore();
     shm::g_memory_model = nullptr;
     found_.states = visited_.size();
@@ -340,7 +345,9 @@ class WeakExplorer final : public shm::MemoryModel {
   }
 
   void go_to(std::size_t next, ucontext_t& from) {
+    if (current_ != kNone) keep(apart_, fibers_[current_].apart);
     current_ = next;
+    if (next != kNone && fibers_[next].has_begun) give(apart_, fibers_[next].apart);
     if (next != kNone && !std::exchange(fibers_[next].has_begun, true)) {
       Fiber& fiber = fibers_[next];
       for (std::size_t i = 0; i < fibers_.size(); ++i)
@@ -377,11 +384,12 @@ class WeakExplorer final : public shm::MemoryModel {
   std::size_t choose_next() {
     for (;;) {
       if (!found_.failure.empty()) return kNone;
-      if (choices_.is_new() && !choices_.is_random() && !visited_.insert(state()).second) return kNone;
+      const bool is_explored = choices_.is_new() && !choices_.is_random() && !visited_.insert(state()).second;
+      if (is_explored && !follows_all_) return kNone;
       std::array<std::uint32_t, 2 * kMaxThreads> choices;
       const std::size_t count = find_choices(choices);
       if (count == 0 && wake_after_death()) continue;
-      if (count == 0) return end_execution(), kNone;
+      if (count == 0) return end_execution(is_explored), kNone;
       if (choices_.depth() >= kTooLong) return fail("goes on for ever"), kNone;
       const std::uint32_t choice = choices[choose(count, false)];
       if (choice < fibers_.size()) return choice;
@@ -399,12 +407,12 @@ class WeakExplorer final : public shm::MemoryModel {
     return wakes;
   }
 
-  void end_execution() {
+  void end_execution(bool is_explored) {
     found_.longest = std::max<std::uint64_t>(found_.longest, choices_.depth());
     current_ = kNone;
     for (const Fiber& fiber : fibers_)
       if (fiber.sleeps_on != kNone && !fiber.is_dead) return fail("sleeps, and nobody wakes it");
-    ++found_.ends;
+    found_.ends += !is_explored;
     for (std::size_t i = 0; i < words_.size(); ++i) {
       const std::uint64_t value = memory_.newest(i);
       std::memcpy(const_cast<void*>(words_[i].place), &value, words_[i].bytes);
@@ -442,7 +450,7 @@ class WeakExplorer final : public shm::MemoryModel {
   }
 
   std::uint64_t state() const {
-    StateHash state(memory_, words_);
+    StateHash state(memory_, words_, is_sequential_);
     for (std::size_t i = 0; i < fibers_.size(); ++i)
       if (!fibers_[i].is_over()) state.goes_on(i, !fibers_[i].has_begun && fibers_[i].options.after != 0);
     state.add_memory();
@@ -470,23 +478,23 @@ class WeakExplorer final : public shm::MemoryModel {
     });
   }
 
-  static inline WeakExplorer* running_ = nullptr;
+  static inline Explorer* running_ = nullptr;
 
   ModelledWords words_;
-  std::vector<Region> remembered_;
+  std::vector<Region> remembered_, apart_;
   Memory memory_;
   std::vector<Fiber> fibers_;
   std::function<void()> start_ = [] {}, check_ = [] {};
   ucontext_t main_ = {}, blank_ = {};
   std::size_t current_ = kNone;
-  bool is_sequential_ = false, has_grown_ = false;
+  bool is_sequential_ = false, follows_all_ = false, has_grown_ = false;
   std::uint64_t stores_ = 0;
   Mutation mutation_;
   std::vector<std::string>* trace_ = nullptr;
 
   Choices choices_;
   std::unordered_set<std::uint64_t> visited_;
-  WeakFound found_;
+  Explored found_;
 };
 
 }  // namespace ps_shm::test

@@ -36,6 +36,16 @@ struct Region {
   void restore() const { std::memcpy(begin, first.data(), bytes); }
 };
 
+// Copies these regions from memory to `bytes`, and back.
+inline void keep(const std::vector<Region>& regions, std::vector<std::byte>& bytes) {
+  bytes.clear();
+  for (const Region& region : regions) bytes.insert(bytes.end(), region.begin, region.begin + region.bytes);
+}
+inline void give(const std::vector<Region>& regions, const std::vector<std::byte>& bytes) {
+  const std::byte* from = bytes.data();
+  for (const Region& region : regions) std::memcpy(region.begin, from, region.bytes), from += region.bytes;
+}
+
 class ModelledWords {
  public:
   void add(Region region) { regions_.push_back(std::move(region)); }
@@ -60,13 +70,19 @@ class ModelledWords {
   // The number of the word; a new word gets the highest number.
   std::size_t number_of(const void* place, std::size_t bytes) {
     const auto [found, is_new] = numbers_.try_emplace(place, words_.size());
-    if (is_new) words_.push_back({place, bytes, first_of(place, bytes)});
+    if (is_new) {
+      words_.push_back({place, bytes, first_of(place, bytes)});
+      if (std::find(shared_.begin(), shared_.end(), place) != shared_.end())
+        words_.back().users = words_.back().writers = ~std::uint32_t{0};
+    }
     return found->second;
   }
   std::size_t size() const noexcept { return words_.size(); }
   ModelledWord& operator[](std::size_t number) { return words_[number]; }
   const ModelledWord& operator[](std::size_t number) const { return words_[number]; }
 
+  // Makes a word contended whoever uses it.
+  void share(const void* place) { shared_.push_back(place); }
   void name(const void* place, std::string name) { names_[place] = std::move(name); }
   std::string name_of(std::size_t number) const {
     const auto named = names_.find(words_[number].place);
@@ -87,6 +103,7 @@ class ModelledWords {
     bool is_modelled;
   };
   std::vector<Region> regions_;
+  std::vector<const void*> shared_;
   std::vector<ModelledWord> words_;
   mutable std::vector<Known> known_ = std::vector<Known>(1 << 14);
   std::unordered_map<const void*, std::size_t> numbers_;

@@ -1,11 +1,11 @@
-// The barrier on weak memory: arrive, decide, apply and open, with and without a quorum, and with a death. Ranks that
+// The barrier: arrive, decide, apply and open, with and without a quorum, and with a death. Ranks that
 // are left and taken over.
 #include <array>
 #include <optional>
 
+#include "scenes/scenes.hpp"
 #include "shm/steps/barrier.hpp"
 #include "support/member.hpp"
-#include "weak/scenes.hpp"
 
 namespace ps_shm::test {
 namespace {
@@ -27,7 +27,7 @@ struct Rounds {
   bool dies = false;  // rank 0, at any of its points
 };
 
-class BarrierScene : public WeakScene {
+class BarrierScene : public Scene {
  public:
   explicit BarrierScene(const Rounds& shape) : shape_(shape), job_(config(shape)) {
     BarrierShm& shared = job_.segments.barrier(0);
@@ -46,7 +46,7 @@ class BarrierScene : public WeakScene {
       for (std::uint32_t rank = 0; rank < kRanks; ++rank) barriers_[rank].emplace(job_.segments, rank, 0);
     });
     for (std::uint32_t rank = 0; rank < kRanks; ++rank) {
-      WeakFiber options;
+      FiberOptions options;
       options.may_die = shape.dies && rank == 0;
       if (shape.dies) options.byte = kRankByte + rank;
       explorer.add([this, rank] { go(rank); }, options);
@@ -122,7 +122,7 @@ class BarrierScene : public WeakScene {
 
 // Rank 0 decides round 0 with both ranks. Rank 1 opens it, rank 0 continues and decides round 1 alone, and a third
 // fiber still reads.
-class ProposalScene : public WeakScene {
+class ProposalScene : public Scene {
  public:
   ProposalScene() : job_(config()) {
     BarrierShm& shared = job_.segments.barrier(0);
@@ -170,7 +170,7 @@ class ProposalScene : public WeakScene {
 
 // All ranks were in round 0, and rank 1 has not checked yet. The others decide round 1 without it while it asks.
 // (barrier.B11)
-class LeftBehindScene : public WeakScene {
+class LeftBehindScene : public Scene {
  public:
   LeftBehindScene(std::uint32_t proposer, std::uint32_t deciders) : job_(config()) {
     for (std::uint32_t rank = 0; rank < kAll; ++rank) Barrier(job_.segments, rank, 0).arrive(0);
@@ -216,7 +216,7 @@ class LeftBehindScene : public WeakScene {
 };
 
 // A rank that has passed a user barrier sees everything that the others did before it. (barrier.A1, barrier.A6)
-class MeetingScene : public WeakScene {
+class MeetingScene : public Scene {
  public:
   MeetingScene() : job_(sync_of_two()) {
     BarrierShm& shared = job_.segments.barrier(1);
@@ -251,7 +251,7 @@ class MeetingScene : public WeakScene {
 
 // Ranks 0 and 1 have completed round 0. In round 1 rank 0 arrives, or not, and dies; its successor joins, and completes
 // the rest of rounds 1 and 2 together with rank 1.
-class TakeOverScene : public WeakScene {
+class TakeOverScene : public Scene {
  public:
   TakeOverScene() : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
@@ -336,7 +336,7 @@ class TakeOverScene : public WeakScene {
   } log_ = {};
 };
 
-struct LeaveScene : WeakScene {
+struct LeaveScene : Scene {
   TestJob job;
   Member first{job};
 
@@ -350,7 +350,7 @@ struct LeaveScene : WeakScene {
 };
 
 // Rank 0 gets a new owner in round 1, while rank 1 decides. The previous owner has died, or left. (ranks.J1, ranks.J2)
-class NewcomerScene : public WeakScene {
+class NewcomerScene : public Scene {
  public:
   explicit NewcomerScene(bool has_left) : job_(sync_of_two()) {
     for (const std::uint32_t rank : {0U, 1U}) Barrier(job_.segments, rank, 0).arrive(0);
@@ -390,7 +390,7 @@ class NewcomerScene : public WeakScene {
 };
 
 // Rank 0 has arrived, and leaves before the round is decided: its gradient is included. (ranks.J3)
-class ArrivedLeaverScene : public WeakScene {
+class ArrivedLeaverScene : public Scene {
  public:
   ArrivedLeaverScene() : job_(sync_of_two()) {
     WorkerShm& worker = job_.segments.worker(0);
@@ -423,7 +423,7 @@ class ArrivedLeaverScene : public WeakScene {
 };
 
 // A process that sees that a step is complete sees the effects of the step. (steps.T2)
-struct StepScene : WeakScene {
+struct StepScene : Scene {
   TestJob job{[] {
     JobConfig config;
     config.mode = Mode::kSync;
@@ -457,7 +457,7 @@ auto make(const Rounds& rounds) {
 
 }  // namespace
 
-std::vector<WeakCase> scenes_of_barriers() {
+std::vector<SceneCase> scenes_of_barriers() {
   return {
       {"barrier: a slow reader of a proposal", [] { return std::make_unique<ProposalScene>(); }},
       {"barrier: a worker asks whether it was in while its proposer decides anew",
@@ -465,16 +465,16 @@ std::vector<WeakCase> scenes_of_barriers() {
       {"barrier: a worker asks whether it was in while another one decides",
        [] { return std::make_unique<LeftBehindScene>(2, 1); }},
       {"barrier: a worker asks whether it was in while two decide",
-       [] { return std::make_unique<LeftBehindScene>(0, 2); }, false},
+       [] { return std::make_unique<LeftBehindScene>(0, 2); }, Size::kMedium},
       {"barrier: a meeting of two", [] { return std::make_unique<MeetingScene>(); }},
-      {"barrier: a round of two", make({}), false},
-      {"barrier: two rounds of two", make({.rounds = 2}), false},
-      {"barrier: two rounds, a quorum of one", make({.rounds = 2, .quorum = 1}), false},
-      {"barrier: a worker dies anywhere", make({.dies = true}), false},
+      {"barrier: a round of two", make({}), Size::kMedium},
+      {"barrier: two rounds of two", make({.rounds = 2}), Size::kLarge},
+      {"barrier: two rounds, a quorum of one", make({.rounds = 2, .quorum = 1}), Size::kLarge},
+      {"barrier: a worker dies anywhere", make({.dies = true}), Size::kLarge},
   };
 }
 
-std::vector<WeakCase> scenes_of_ranks() {
+std::vector<SceneCase> scenes_of_ranks() {
   return {
       {"ranks: somebody looks whether one is alive who leaves", [] { return std::make_unique<LeaveScene>(); }},
       {"ranks: a dead worker's rank is taken while others decide",
@@ -484,7 +484,7 @@ std::vector<WeakCase> scenes_of_ranks() {
       {"ranks: a worker arrives and leaves", [] { return std::make_unique<ArrivedLeaverScene>(); }},
       {"ranks: somebody looks whether a step is done", [] { return std::make_unique<StepScene>(); }},
       {"ranks: a worker dies in a round, and another one takes its rank",
-       [] { return std::make_unique<TakeOverScene>(); }, false},
+       [] { return std::make_unique<TakeOverScene>(); }, Size::kLarge},
   };
 }
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "weak/weak_explorer.hpp"
+#include "scenes/explorer.hpp"
 
 using namespace ps_shm::test;
 using ps_shm::shm::AtomicShm;
@@ -30,7 +30,7 @@ struct Litmus {
   std::array<AtomicShm<std::uint64_t>, 3> words{};
   std::array<std::uint64_t, 6> registers{};
   std::size_t used = 0;
-  WeakExplorer explorer;
+  Explorer explorer;
 
   std::uint64_t load(std::size_t word, Order order) { return words[word].load(order, ps_shm::shm::Site::current()); }
   void store(std::size_t word, std::uint64_t value, Order order) {
@@ -60,7 +60,7 @@ Outcomes outcomes_of(const std::vector<Thread>& threads, std::size_t registers, 
     for (std::size_t i = 0; i < finals; ++i) outcome += fmt::format("{}", litmus->words[i].load_relaxed());
     outcomes.insert(outcome);
   });
-  const WeakFound found = litmus->explorer.explore();
+  const Explored found = litmus->explorer.explore();
   CHECK(found.is_complete);
   CHECK_MESSAGE(found.failure.empty(), found.failure);
   // Random executions must show no other outcomes and, as there are many of them for so small a program, no fewer.

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "weak/scenes.hpp"
+#include "scenes/scenes.hpp"
 
 using namespace ps_shm::test;
 
@@ -25,7 +25,7 @@ struct FreeBuffer {
   std::string what, why;
 };
 
-#include "weak/unneeded_orders.inc"
+#include "scenes/unneeded_orders.inc"
 
 std::string line_of(const std::string& file, std::uint32_t line) {
   const std::size_t source = file.find("src/shm/");
@@ -71,7 +71,7 @@ const char* name_of(Operation operation) {
 }
 
 // The orders that a scene executes.
-std::vector<Order> orders_of(WeakScene& scene) {
+std::vector<Order> orders_of(Scene& scene) {
   g_places.clear();
   g_notes_places = true;
   scene.explorer.sample(300, 7);
@@ -106,13 +106,13 @@ bool is_listed(const std::string& what) {
 }  // namespace
 
 TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
-  const char* only = std::getenv("PS_SHM_WEAK_ORDER");
+  const char* only = std::getenv("PS_SHM_SCENE_ORDER");
   struct Verdict {
     std::string what, caught_by;
     std::set<std::string> scenes;
   };
   std::map<std::tuple<std::string, std::uint32_t, std::uint32_t, Operation, Weaker>, Verdict> verdicts;
-  for (const WeakCase& one : all_scenes()) {
+  for (const SceneCase& one : all_scenes()) {
     const auto scene = one.make();
     for (const Order& order : orders_of(*scene)) {
       const Mutation& m = order.mutation;
@@ -121,7 +121,7 @@ TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
       verdict.scenes.insert(one.name);
     }
   }
-  for (const WeakCase& one : all_scenes()) {
+  for (const SceneCase& one : all_scenes()) {
     const auto scene = one.make();
     for (auto& [place, verdict] : verdicts) {
       if (!verdict.caught_by.empty() || verdict.scenes.count(one.name) == 0) continue;
@@ -129,7 +129,7 @@ TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
       if (!g_full && only == nullptr && is_listed(verdict.what)) continue;
       const auto& [file, line, column, operation, weaker] = place;
       scene->explorer.weaken({file, line, column, operation, weaker});
-      WeakFound found = scene->explorer.sample(g_full ? 20000 : 1500, 3);
+      Explored found = scene->explorer.sample(g_full ? 20000 : 1500, 3);
       if (found.failure.empty()) found = scene->explorer.explore(g_full ? 1'000'000 : 20'000);
       if (!found.failure.empty()) verdict.caught_by = fmt::format("{} ({})", one.name, found.failure);
     }

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "weak/memory.hpp"
-#include "weak/modelled_words.hpp"
+#include "scenes/memory.hpp"
+#include "scenes/modelled_words.hpp"
 
 namespace ps_shm::test {
 
@@ -18,11 +18,11 @@ inline void mix(std::uint64_t& hash, std::uint64_t value) noexcept {
 
 class StateHash {
  public:
-  // Of a word that is not contended only the newest value counts.
-  StateHash(const Memory& memory, const ModelledWords& words) : memory_(memory) {
+  // Of a word that is not contended only the newest value counts, and so it does of all where memory is sequential.
+  StateHash(const Memory& memory, const ModelledWords& words, bool is_sequential) : memory_(memory) {
     least_.fill(255);
     for (std::size_t word = 0; word < words.size(); ++word) {
-      if (words[word].is_contended())
+      if (words[word].is_contended() && !is_sequential)
         contended_[count_++] = word;
       else
         mix(hash, memory.newest(word));

@@ -1,8 +1,9 @@
-// Futexes, clocks, snapshot points, settings and events on weak memory.
+// Futexes, clocks, snapshot points, settings and events.
 #include <array>
 #include <memory>
 #include <optional>
 
+#include "scenes/scenes.hpp"
 #include "shm/base/futex.hpp"
 #include "shm/segment/events.hpp"
 #include "shm/segment/live_record.hpp"
@@ -10,7 +11,6 @@
 #include "shm/steps/snapshot_point.hpp"
 #include "shm/steps/ssp_clock.hpp"
 #include "support/member.hpp"
-#include "weak/scenes.hpp"
 
 namespace ps_shm::test {
 namespace {
@@ -27,7 +27,7 @@ JobConfig config_of(std::uint32_t ranks) {
 
 // ---- futex
 
-struct FutexScene : WeakScene {
+struct FutexScene : Scene {
   AtomicShm<std::uint32_t> futex{};
   std::array<Word, 2> facts{}, data{};
 
@@ -52,7 +52,7 @@ struct FutexScene : WeakScene {
 
 // ---- clocks
 
-struct ClockScene : WeakScene {
+struct ClockScene : Scene {
   static constexpr std::uint32_t kMost = 3;
   std::uint32_t ranks;
   TestJob job{config_of(ranks)};
@@ -120,7 +120,7 @@ struct ClockScene : WeakScene {
 // ---- snapshot points
 
 // Pushes of two words each, and a process that makes a snapshot point and reads them.
-struct SnapshotScene : WeakScene {
+struct SnapshotScene : Scene {
   TestJob job{config_of(3)};
   Member holders[2] = {Member{job}, Member{job}};  // of the ranks' bytes; the words are those of one mapping
   JobSegments snapshotter = job.attach();
@@ -183,7 +183,7 @@ struct SnapshotScene : WeakScene {
 // ---- settings
 
 // Each setting of version v has the value v.
-struct SettingsScene : WeakScene {
+struct SettingsScene : Scene {
   TestJob job{config_of(2)};
 
   explicit SettingsScene(std::uint32_t changes) {
@@ -198,7 +198,7 @@ struct SettingsScene : WeakScene {
     }
     // each by another process, which starts after the previous one has ended
     for (std::uint32_t i = 1; i <= changes; ++i) {
-      WeakFiber options;
+      FiberOptions options;
       options.after = i == 1 ? 0 : 1U << (i - 2);
       options.may_die = i + 1 < changes;
       explorer.add(
@@ -221,7 +221,7 @@ struct SettingsScene : WeakScene {
 // ---- events
 
 // Two processes that write to the same entry of the ring, and one that reads it.
-struct EventScene : WeakScene {
+struct EventScene : Scene {
   TestJob job{config_of(2)};
 
   EventScene() {
@@ -231,6 +231,9 @@ struct EventScene : WeakScene {
     explorer.model(&tickets), explorer.name(&tickets, "tickets");
     explorer.model(&place.sequence), explorer.name(&place.sequence, "sequence");
     explorer.model(&place.step), explorer.model(&place.first), explorer.model(&place.second);
+    // Where they write if the ring was not filled yet, or if the entry is taken.
+    for (const std::uint32_t other : {1U, kDecisions - 1})
+      explorer.remember(&job.segments.event(kLifeEvents + other).sequence);
     explorer.add([this] { write(1); });
     explorer.add([this, &tickets] {
       tickets.fetch_add_relaxed(kDecisions - 1);  // others have filled the ring once
@@ -249,7 +252,11 @@ struct EventScene : WeakScene {
 
 }  // namespace
 
-std::vector<WeakCase> scenes_of_waiting() {
+// Between an announcer's addition and its clearing of the bit, a sleeper sets the bit; another one sets it again. Then the
+// word is what the first sleeper has seen, and it sleeps to the end of its slice (waiting.W2), which the model has not.
+constexpr const char* kSlice = "sleeps, and nobody wakes it";
+
+std::vector<SceneCase> scenes_of_waiting() {
   return {
       {"futex: a sleeper and an announcer",
        [] {
@@ -263,7 +270,7 @@ std::vector<WeakCase> scenes_of_waiting() {
          scene->announcer(0).sleeper(0).announcer(1).sleeper(1);
          return scene;
        },
-       false},
+       Size::kMedium, kSlice},
       {"futex: one announcer after the other, and two sleepers",
        [] {
          auto scene = std::make_unique<FutexScene>();
@@ -277,14 +284,14 @@ std::vector<WeakCase> scenes_of_waiting() {
          scene->sleeper(0).sleeper(1);
          return scene;
        },
-       false},
+       Size::kMedium, kSlice},
       {"ssp: two workers go step by step",
        [] {
          auto scene = std::make_unique<ClockScene>();
          scene->stepper(0, 2, 0).stepper(1, 2, 0);
          return scene;
        },
-       false},
+       Size::kMedium},
       {"ssp: a newcomer enters while another one goes on",
        [] {
          auto scene = std::make_unique<ClockScene>();
@@ -297,21 +304,23 @@ std::vector<WeakCase> scenes_of_waiting() {
          scene->runner(0, 2).newcomers();
          return scene;
        },
-       false},
+       Size::kMedium},
       {"snapshot: pushes and one who makes a snapshot point",
-       [] { return std::make_unique<SnapshotScene>(1, 2, false); }, false},
-      {"snapshot: pushes and one who copies", [] { return std::make_unique<SnapshotScene>(1, 2, true); }, false},
+       [] { return std::make_unique<SnapshotScene>(1, 2, false); }, Size::kMedium},
+      {"snapshot: pushes and one who copies", [] { return std::make_unique<SnapshotScene>(1, 2, true); },
+       Size::kMedium},
       {"snapshot: two pushers and one who makes a snapshot point",
-       [] { return std::make_unique<SnapshotScene>(2, 1, false); }, false},
-      {"settings: a reader, and one who changes them", [] { return std::make_unique<SettingsScene>(4); }, false},
+       [] { return std::make_unique<SnapshotScene>(2, 1, false); }, Size::kLarge},
+      {"settings: a reader, and one who changes them", [] { return std::make_unique<SettingsScene>(4); },
+       Size::kMedium},
       {"events: a reader, and one who writes to an old place", [] { return std::make_unique<EventScene>(); }},
   };
 }
 
-std::vector<WeakCase> all_scenes() {
-  std::vector<WeakCase> all;
-  for (const auto& scenes :
-       {scenes_of_slots(), scenes_of_barriers(), scenes_of_waiting(), scenes_of_publications(), scenes_of_ranks()})
+std::vector<SceneCase> all_scenes() {
+  std::vector<SceneCase> all;
+  for (const auto& scenes : {scenes_of_slots(), scenes_of_deaths(), scenes_of_workers(), scenes_of_barriers(),
+                             scenes_of_waiting(), scenes_of_publications(), scenes_of_ranks()})
     all.insert(all.end(), scenes.begin(), scenes.end());
   return all;
 }

@@ -12,6 +12,7 @@
 // message (release sequence, C++20). Sequentially consistent fences are ordered as they are executed: each adds to `now` what
 // those before it had seen. Sequentially consistent loads and stores see, of their word, what earlier fences and
 // operations of this kind have seen of it.
+// Sequential memory has of each word its newest message alone, and no views.
 // Not modelled: a load never reads a later store (LB), which the standard allows and some processors do. A sequentially
 // consistent operation counts as later than all operations that it follows by reads alone.
 #pragma once
@@ -58,9 +59,12 @@ class Memory {
   // makes loops end.
   static constexpr std::uint8_t kMostRepeats = 4;
 
+  void make_sequential() noexcept { is_sequential_ = true; }
+
   void reset(const std::vector<std::uint64_t>& first) {
     words_.resize(first.size());
     for (std::size_t word = 0; word < first.size(); ++word) start(word, first[word]);
+    if (is_sequential_) return;
     threads_ = {};
     fenced_ = {}, ordered_ = {};
   }
@@ -74,6 +78,7 @@ class Memory {
   // `choose(n)` picks one of n possibilities; 0 is the outcome if every store is visible at once.
   template <class Choose>
   std::uint64_t load(std::size_t thread, std::size_t word, std::memory_order order, Choose&& choose) {
+    if (is_sequential_) return newest(word);
     const std::size_t least = oldest(thread, word, order);
     const std::size_t last = words_[word].size() - 1;
     const std::size_t at = last - choose(last - least + 1);
@@ -83,6 +88,7 @@ class Memory {
 
   template <class Choose>
   void store(std::size_t thread, std::size_t word, std::uint64_t value, std::memory_order order, Choose&& choose) {
+    if (is_sequential_) return static_cast<void>(words_[word].back().value = value);
     const std::vector<Message>& history = words_[word];
     std::size_t places = 1;
     std::array<std::uint8_t, 256> place;
@@ -97,6 +103,13 @@ class Memory {
   template <class Change, class Choose>
   bool exchange(std::size_t thread, std::size_t word, std::uint64_t& seen, std::memory_order order,
                 std::memory_order failure, Change&& change, Choose&& choose) {
+    if (is_sequential_) {
+      std::uint64_t desired = 0;
+      seen = newest(word);
+      const bool stores = change(seen, desired);
+      if (stores) words_[word].back().value = desired;
+      return stores;
+    }
     const std::vector<Message>& history = words_[word];
     std::size_t count = 0;
     std::array<std::uint8_t, 256> candidates;
@@ -116,6 +129,7 @@ class Memory {
   }
 
   void fence(std::size_t thread, std::memory_order order) {
+    if (is_sequential_) return;
     Thread& self = threads_[thread];
     if (acquires(order)) self.now.join(self.acquired);
     if (order == std::memory_order_seq_cst) {
@@ -186,6 +200,7 @@ class Memory {
   std::vector<std::vector<Message>> words_;
   std::array<Thread, kMaxThreads> threads_;
   View fenced_, ordered_;
+  bool is_sequential_ = false;
 };
 
 }  // namespace ps_shm::test

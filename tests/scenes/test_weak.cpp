@@ -1,6 +1,6 @@
-// Runs the real protocol code on weak memory (weak_explorer.hpp): all executions of the small scenes, and many random
-// ones of the others. PS_SHM_TEST_FULL raises both numbers; PS_SHM_WEAK_SEED changes the seed; PS_SHM_WEAK_SCENE="PART
-// OF A NAME" selects scenes; with PS_SHM_WEAK_SCHEDULE they repeat an execution that failed and print a line for each
+// Runs the real protocol code on weak memory (explorer.hpp): all executions of the small scenes, and many random
+// ones of the others. PS_SHM_TEST_FULL raises both numbers; PS_SHM_SCENE_SEED changes the seed; PS_SHM_SCENE="PART
+// OF A NAME" selects scenes; with PS_SHM_SCENE_SCHEDULE they repeat an execution that failed and print a line for each
 // of its operations.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "scenes/scenes.hpp"
 #include "shm/base/racing.hpp"
-#include "weak/scenes.hpp"
 
 using namespace ps_shm::test;
 
@@ -22,40 +22,36 @@ std::string setting(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-void show(WeakScene& scene, const std::string& schedule) {
-  std::vector<std::string> trace;
-  const WeakFound found = scene.explorer.replay(schedule, trace);
-  std::string text;
-  for (const std::string& line : trace) text += line + "\n";
-  MESSAGE(text << found.failure);
-}
-
-void check_all(const std::vector<WeakCase>& cases) {
-  const std::string seed = setting("PS_SHM_WEAK_SEED"), only = setting("PS_SHM_WEAK_SCENE"),
-                    schedule = setting("PS_SHM_WEAK_SCHEDULE");
-  for (const WeakCase& one : cases) {
+void check_all(const std::vector<SceneCase>& cases) {
+  const std::string seed = setting("PS_SHM_SCENE_SEED"), only = setting("PS_SHM_SCENE"),
+                    schedule = setting("PS_SHM_SCENE_SCHEDULE");
+  for (const SceneCase& one : cases) {
     if (one.name.find(only) == std::string::npos) continue;
     CAPTURE(one.name);
     const auto scene = one.make();
     if (!schedule.empty()) {
       scene->explorer.sample(3000, 1);  // finds the contended words
-      show(*scene, schedule);
+      MESSAGE(trace_of(*scene, schedule));
       continue;
     }
-    WeakFound found = scene->explorer.sample(g_full ? 200'000 : 3000, seed.empty() ? 1 : std::stoull(seed));
-    if (found.failure.empty()) found = scene->explorer.explore(g_full ? 5'000'000 : one.is_small ? 60'000 : 15'000);
+    Explored found = scene->explorer.sample(g_full ? 200'000 : 3000, seed.empty() ? 1 : std::stoull(seed));
+    if (found.failure.empty())
+      found = scene->explorer.explore(g_full ? 5'000'000 : one.size == Size::kSmall ? 60'000 : 15'000);
     MESSAGE(fmt::format("{}: {} states, {} executions, {} ends, at most {} choices{}", one.name, found.states,
                         found.executions, found.ends, found.longest, found.is_complete ? ", all" : ""));
-    if (!found.failure.empty()) show(*scene, found.schedule);
+    if (!found.failure.empty()) MESSAGE(trace_of(*scene, found.schedule));
     CHECK_MESSAGE(found.failure.empty(), found.failure << " after " << found.schedule);
     CHECK(found.ends > 0);
-    if (one.is_small) CHECK(found.is_complete);
+    if (one.size == Size::kSmall) CHECK(found.is_complete);
+    if (found.failure.empty()) CHECK(scene->has_happened());
   }
 }
 
 }  // namespace
 
 TEST_CASE("weak: slots, free buffers and images") { check_all(scenes_of_slots()); }
+TEST_CASE("weak: deaths") { check_all(scenes_of_deaths()); }
+TEST_CASE("weak: age limits, and pulls of several variables") { check_all(scenes_of_workers()); }
 TEST_CASE("weak: the barrier") { check_all(scenes_of_barriers()); }
 TEST_CASE("weak: ranks that are left and taken over") { check_all(scenes_of_ranks()); }
 TEST_CASE("weak: futexes, clocks, publications, rounds and snapshot points") {
@@ -64,10 +60,10 @@ TEST_CASE("weak: futexes, clocks, publications, rounds and snapshot points") {
 }
 TEST_CASE("weak: tables by key") { check_all(scenes_of_tables()); }
 TEST_CASE("weak: tables by key need each of their fences") {
-  for (const WeakCase& one : broken_scenes_of_tables()) {
+  for (const SceneCase& one : broken_scenes_of_tables()) {
     CAPTURE(one.name);
     const auto scene = one.make();
-    WeakFound found = scene->explorer.sample(3000, 1);
+    Explored found = scene->explorer.sample(3000, 1);
     if (found.failure.empty()) found = scene->explorer.explore(60'000);
     CHECK(!found.failure.empty());
   }

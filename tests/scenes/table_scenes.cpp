@@ -1,4 +1,4 @@
-// Tables by key on weak memory: the product's own pushes, pulls, evictions, repairs and dumps, of rows that change hands.
+// Tables by key: the product's own pushes, pulls, evictions, repairs and dumps, of rows that change hands.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "scenes/scenes.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/table/table_segment.hpp"
 #include "support/test_job.hpp"
-#include "weak/scenes.hpp"
 
 namespace ps_shm::test {
 namespace {
@@ -46,12 +46,13 @@ JobConfig config_of_lanes() {
 }
 
 // Three rows are modelled: the first one is the first key's, the others are free, and each lane knows that.
-class TableScene : public WeakScene, RowMaker {
+class TableScene : public Scene, RowMaker {
  public:
   explicit TableScene(Dumps dumps = Dumps::kNone) {
     const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64};
-    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false},
-                            [this](std::uint32_t lane) { return explorer.is_held(kBytes + lane).value_or(true) ? 1U : 0U; });
+    auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [this](std::uint32_t lane) {
+      return explorer.is_held(kBytes + lane).value_or(true) ? 1U : 0U;
+    });
     part_ = std::move(parts.front());
     for (std::uint32_t lane = 0; lane < kLanes; ++lane) lanes_[lane] = part_->begin(lane);
     push(kLanes - 1, 0);
@@ -292,32 +293,32 @@ class TableScene : public WeakScene, RowMaker {
 };
 
 template <class Add>
-WeakCase scene_with(std::string name, Add add, Dumps dumps = Dumps::kNone) {
+SceneCase scene_with(std::string name, Add add, Dumps dumps = Dumps::kNone, Size size = Size::kMedium) {
   return {std::move(name),
           [add, dumps] {
             auto scene = std::make_unique<TableScene>(dumps);
             add(*scene);
             return scene;
           },
-          false};
+          size};
 }
 
-const WeakCase kPushBesideEviction = scene_with("table: a push, and an eviction of its row, which another key gets",
-                                                [](TableScene& scene) { scene.pusher(0, 0).evictor(1); });
-const WeakCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
-                                                [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
+const SceneCase kPushBesideEviction = scene_with("table: a push, and an eviction of its row, which another key gets",
+                                                 [](TableScene& scene) { scene.pusher(0, 0).evictor(1); });
+const SceneCase kPullBesideEviction = scene_with("table: a pull, and an eviction of its row, which another key gets",
+                                                 [](TableScene& scene) { scene.puller(0, 0).evictor(1); });
 
-const WeakCase kDumpBesidePush = scene_with(
+const SceneCase kDumpBesidePush = scene_with(
     "table: a dump, and a push", [](TableScene& scene) { scene.dumper(0).pusher(1, 0); }, Dumps::kFollowed);
-const WeakCase kDumpBesideEviction = scene_with(
+const SceneCase kDumpBesideEviction = scene_with(
     "table: a dump, and an eviction of a row, which another key gets",
     [](TableScene& scene) { scene.dumper(0).evictor(1); }, Dumps::kFollowed);
-const WeakCase kDumpBesideFullList = scene_with(
+const SceneCase kDumpBesideFullList = scene_with(
     "table: a dump, and an eviction whose entry takes the place of another one",
-    [](TableScene& scene) { scene.dumper(0).evictor(1, false); }, Dumps::kFullList);
+    [](TableScene& scene) { scene.dumper(0).evictor(1, false); }, Dumps::kFullList, Size::kLarge);
 
 // The scene without the fence of that function of the table, the first one in it.
-WeakCase without(const WeakCase& one, const char* label, const std::string& function, Weaker weaker) {
+SceneCase without(const SceneCase& one, const char* label, const std::string& function, Weaker weaker) {
   return {fmt::format("{} without the fence of {}", one.name, label),
           [=] {
             auto scene = one.make();
@@ -337,15 +338,17 @@ WeakCase without(const WeakCase& one, const char* label, const std::string& func
             scene->explorer.weaken(*found);
             return scene;
           },
-          false};
+          Size::kMedium};
 }
 
 }  // namespace
 
-std::vector<WeakCase> scenes_of_tables() {
+std::vector<SceneCase> scenes_of_tables() {
   return {kPushBesideEviction,
           kPullBesideEviction,
-          scene_with("table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }),
+          scene_with(
+              "table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }, Dumps::kNone,
+              Size::kLarge),
           scene_with("table: somebody dies who makes a row, and the clock's hand passes",
                      [](TableScene& scene) { scene.dying(0).tender(1); }),
           kDumpBesidePush,
@@ -353,7 +356,7 @@ std::vector<WeakCase> scenes_of_tables() {
           kDumpBesideFullList};
 }
 
-std::vector<WeakCase> broken_scenes_of_tables() {
+std::vector<SceneCase> broken_scenes_of_tables() {
   return {without(kPushBesideEviction, "table.P2", "pin", Weaker::kNoOrder),
           without(kPushBesideEviction, "table.E3", "list_sealed", Weaker::kNoOrder),
           without(kPullBesideEviction, "table.I2", "claim", Weaker::kNoRelease),

@@ -1,0 +1,147 @@
+// Pushes, pulls, sync steps, accumulators and recovery.
+#include "scenes/slot_scene.hpp"
+
+namespace ps_shm::test {
+namespace {
+
+using Made = std::unique_ptr<SlotScene>;
+Made make(const Shape& shape) { return std::make_unique<SlotScene>(shape); }
+std::vector<std::uint32_t> times(std::size_t count, std::uint32_t variable = 0) {
+  return {std::vector(count, variable)};
+}
+
+// v's buffer of version 1 becomes w's buffer of version 1.
+const std::vector<std::uint32_t> kExchange = {0, 0, 0, 0, 0, 1, 0};
+
+struct Deaths {
+  std::uint32_t pushes_of_other = 1, pushes_of_successor = 1, pulls = 0, images = 0;
+  bool has_snapshot_point = false;
+};
+
+// Rank 0 dies at any access, rank 1 pushes, and the next owner of rank 0 recovers.
+Made recovery_scene(const Deaths& deaths) {
+  Made scene = make({.floats = 1, .is_recovered = true, .has_snapshot_point = deaths.has_snapshot_point});
+  for (const std::uint32_t rank : {0U, 1U}) scene->attach(kRankByte + rank);
+  scene->writer(0, times(1), {.may_die = true}).writer(1, times(deaths.pushes_of_other));
+  scene->successor(0, scene->processes[0], times(deaths.pushes_of_successor), 1);
+  if (deaths.pulls != 0) scene->reader(0, deaths.pulls);
+  if (deaths.images != 0) scene->image_reader(0, deaths.images);
+  return scene;
+}
+
+// Ranks 0 and 1 die at any access beside rank 2; their successors recover one after the other.
+Made two_deaths(std::uint32_t first) {
+  Made scene = make({.floats = 1, .ranks = 3, .is_recovered = true});
+  scene->recovered_at_end(first);
+  scene->attach(kRankByte + 2);
+  scene->writer(0, times(1), {.may_die = true}).writer(1, times(1), {.may_die = true}).writer(2, times(1));
+  return scene;
+}
+
+Made death_in_place(bool has_reader) {
+  Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_recovered = true, .is_in_place = true});
+  scene->attach(kRankByte);
+  scene->writer(0, times(1), {.may_die = true});
+  scene->successor(0, scene->processes[0], times(1), 1);
+  if (has_reader) scene->reader_in_place(2);
+  return scene;
+}
+
+// Adds fibers to a scene of this shape.
+template <class Add>
+SceneCase scene_of(std::string name, const Shape& shape, Size size, Add add) {
+  return {std::move(name),
+          [=] {
+            Made scene = make(shape);
+            add(*scene);
+            return scene;
+          },
+          size};
+}
+
+}  // namespace
+
+std::vector<SceneCase> scenes_of_slots() {
+  constexpr std::uint32_t kRound = kFreeBuffersPerClass + 2;  // pushes that use a free buffer again
+  const Shape one{.floats = 1}, alone{.floats = 1, .ranks = 1}, two_floats{.floats = 2};
+  const Shape chunks{.floats = 1, .variables = 2}, image{.floats = 1, .has_snapshot_point = true};
+  const Shape in_place{.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true};
+  return {
+      scene_of("slot: two writers", one, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(1)); }),
+      scene_of("slot: a writer goes round its free buffers while a reader sleeps", {.floats = 2, .ranks = 1},
+               Size::kSmall, [](SlotScene& scene) { scene.writer(0, times(kRound)).reader(0, 1); }),
+      scene_of("slot: a writer, and a reader that pulls twice", alone, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, times(kRound)).reader(0, 2); }),
+      scene_of("slot: two writers and a reader that pulls twice", one, Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(2)).reader(0, 2); }),
+      scene_of("slot: two writers and a reader of two floats", two_floats, Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(2)).reader(0, 1); }),
+      scene_of("slot: two chunks exchange their buffers", {.floats = 1, .variables = 2, .ranks = 1}, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, kExchange).reader(0, 1); }),
+      scene_of("slot: two writers exchange buffers of two chunks", chunks, Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, kExchange).writer(1, times(2, 1)).reader(0, 1); }),
+      scene_of("slot: a writer changes a chunk in place beside a reader", in_place, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, times(1)).reader_in_place(1); }),
+      scene_of("slot: a writer changes a chunk in place twice beside a reader", in_place, Size::kLarge,
+               [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(2); }),
+      scene_of("slot: a writer goes round its logs in place while a reader sleeps", in_place, Size::kLarge,
+               [](SlotScene& scene) { scene.writer(0, times(kFreeBuffersPerClass + 1)).reader_in_place(1); }),
+      scene_of("slot: a writer in place comes back to a chunk with the same log while a reader sleeps",
+               {.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true, .has_one_log = true}, Size::kLarge,
+               [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(1); }),
+      scene_of("slot: two helpers apply the same steps", one, Size::kSmall,
+               [](SlotScene& scene) { scene.helper(0, 2).helper(1, 2); }),
+      scene_of("slot: two helpers apply the same steps beside a reader", two_floats, Size::kMedium,
+               [](SlotScene& scene) { scene.helper(0, 2).helper(1, 2).reader(0, 1); }),
+      scene_of("slot: sums and their sets", one, Size::kSmall,
+               [](SlotScene& scene) { scene.contributor(0, 1, true).contributor(1, 1, false).summer(1); }),
+      scene_of("slot: a contributor goes round its free buffers", alone, Size::kSmall,
+               [](SlotScene& scene) { scene.contributor(0, kRound, false).summer(2); }),
+      scene_of("slot: a contributor's buffer moves to another chunk", chunks, Size::kMedium,
+               [](SlotScene& scene) { scene.contributors_of_two(); }),
+      scene_of("snapshot: a writer goes round its free buffers while somebody looks at the image",
+               {.floats = 1, .ranks = 1, .has_snapshot_point = true}, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, times(kRound)).image_reader(0, 1); }),
+      scene_of("snapshot: two writers fork a chunk", image, Size::kSmall,
+               [](SlotScene& scene) { scene.writer(0, times(1)).writer(1, times(1)).image_reader(0, 1); }),
+      scene_of("snapshot: two writers fork a chunk, and one goes on", {.floats = 2, .has_snapshot_point = true},
+               Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(1)).image_reader(0, 2); }),
+      scene_of("snapshot: two chunks exchange their buffers", {.floats = 1, .variables = 2, .has_snapshot_point = true},
+               Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, kExchange).writer(1, times(1, 1)).image_reader(0, 1); }),
+  };
+}
+
+std::vector<SceneCase> scenes_of_deaths() {
+  return {
+      {"deaths: a writer dies, and its successor recovers", [] { return recovery_scene({}); }},
+      {"deaths: a writer dies while another one goes on, and its successor recovers",
+       [] { return recovery_scene({.pushes_of_other = 2}); }, Size::kMedium},
+      {"deaths: a writer dies while a reader sleeps, and its successor recovers",
+       [] { return recovery_scene({.pulls = 1}); }, Size::kMedium},
+      {"deaths: a writer of two chunks dies, which exchange their buffers, and its successor recovers",
+       [] {
+         Made scene = make({.floats = 1, .variables = 2, .is_recovered = true});
+         for (const std::uint32_t rank : {0U, 1U}) scene->attach(kRankByte + rank);
+         scene->writer(0, {0, 1}, {.may_die = true}).writer(1, {0, 1}).successor(0, scene->processes[0], {}, 1);
+         return scene;
+       },
+       Size::kMedium},
+      {"deaths: two writers die beside a third one, and the first one is recovered first", [] { return two_deaths(0); },
+       Size::kMedium},
+      {"deaths: two writers die beside a third one, and the second one is recovered first",
+       [] { return two_deaths(1); }, Size::kMedium},
+      {"deaths: a writer dies after a snapshot point, and its successor recovers",
+       [] { return recovery_scene({.pushes_of_other = 2, .has_snapshot_point = true}); }, Size::kMedium},
+      {"deaths: a writer dies while somebody looks at the image, and its successor recovers",
+       [] { return recovery_scene({.pushes_of_successor = 0, .images = 1, .has_snapshot_point = true}); },
+       Size::kMedium},
+      {"deaths: a writer dies in place, and its successor recovers", [] { return death_in_place(false); }},
+      {"deaths: a writer dies in place beside a reader, and its successor recovers",
+       [] { return death_in_place(true); }, Size::kLarge},
+  };
+}
+
+}  // namespace ps_shm::test
