@@ -106,9 +106,10 @@ class GpuLink {
   ///
   /// @pre can_wait(). Until open(), no thread of the process does anything that may wait for the device: it allocates
   /// and releases no device memory and no page-locked memory, registers none, launches no kernel or graph for the first
-  /// time, does not synchronise, and does not call finish_pull(). It also launches no more than some hundred kernels,
-  /// since a launching thread waits while the queue is full. Debuggers and profilers that serialise launches do not
-  /// work with it.
+  /// time, does not synchronise, and does not call finish_pull(). It destroys no GpuRows and no GpuTable; their other
+  /// calls are refused, if they are of this worker. It also launches no more than some hundred kernels, since a
+  /// launching thread waits while the queue is full. Debuggers and profilers that serialise launches do not work with
+  /// it.
   /// @throws Error as start_pull().
   void start_pull_when_opened(void* opened = nullptr);
 
@@ -183,6 +184,9 @@ struct GpuRowTransfers {
 /// (PyTorch's int64 can be used as it is; a negative id is out of range). Ids may be in any order and may repeat. A
 /// worker may have several GpuRows and a GpuLink besides, all on one device; they share what one of them has
 /// registered.
+///
+/// Between start_pull_when_opened() and open() of the worker's GpuLink, each function throws Error with kInvalidState:
+/// it could wait for all work on the device, and so for open().
 class GpuRows {
  public:
   /// Registers the shards that contain the variable with CUDA. If CUDA refuses, or the rows are bfloat16, it says so
@@ -277,7 +281,8 @@ class GpuRows {
 /// @endcode
 /// Keys, rows, gradients and `found` are in device memory of GpuRowsOptions::device. Keys may be in any order and may
 /// repeat (PyTorch's int64 can be used as it is). Only the memory that a table's rows have taken is registered; it is
-/// registered anew when the table has grown by an eighth, and a table has one GpuTable in a process.
+/// registered anew when the table has grown by an eighth, and a table has one GpuTable in a process. Each function
+/// throws Error with kInvalidState where those of GpuRows do, before the open() of a GpuLink.
 class GpuTable {
  public:
   /// Registers the table with CUDA. If CUDA refuses, if pulls count as uses (TableSpec::touch_on_pull), which a GPU

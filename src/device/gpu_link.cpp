@@ -136,7 +136,15 @@ void GpuLink::Impl::begin() {
   plan();
 }
 
-void GpuLink::Impl::open_gate(std::uint32_t how) noexcept { gate.on_host()->store_release(how); }  // (gpu.G4)
+void GpuLink::Impl::close_gate() noexcept {
+  gate.on_host()->store_relaxed(kernels::kGateClosed);  // (gpu.G1) before a launch
+  worker.set_closed_gate(true);
+}
+
+void GpuLink::Impl::open_gate(std::uint32_t how) noexcept {
+  gate.on_host()->store_release(how);  // (gpu.G4)
+  worker.set_closed_gate(false);
+}
 
 std::unique_ptr<GpuLink> GpuLinkAccess::make(Worker& worker, std::span<const Variable> variables,
                                              std::span<float* const> parameters,

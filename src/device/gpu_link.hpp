@@ -33,7 +33,7 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
   void plan();
   void try_stream_wait();
   void begin();
-  void close_gate() noexcept { gate.on_host()->store_relaxed(kernels::kGateClosed); }  // (gpu.G1) before a launch
+  void close_gate() noexcept;
   void open_gate(std::uint32_t how) noexcept;
   void wait_at_gate() {  // the stream
     check(cuda.wait_value(stream->get(), gate.on_device(), kernels::kGateOpen), "wait for a word");

@@ -248,8 +248,8 @@ void GpuTable::start_pull(std::span<const std::uint64_t> keys, std::span<float> 
 }
 bool GpuTable::finish_pull() { return impl_->finish_pull(); }
 void GpuTable::start_push(std::span<const std::uint64_t> keys, std::span<const float> gradients) {
-  impl_->pushed = {};
   impl_->push->start(device::row_ids(keys), gradients);
+  impl_->pushed = {};
 }
 PushedKeys GpuTable::finish_push() {
   impl_->push->finish();

@@ -38,7 +38,20 @@ class PS_SHM_HIDDEN RowCarrier {
   virtual void apply(std::span<const std::uint64_t> ids, std::span<const float> sums) = 0;
 
   void check(CudaError error, const char* what) { device::check(cuda, error, what); }
-  void begin() { check(cuda.set_device(options.device), "be used"); }  // for the calling thread
+  // What a call allocates, releases or registers may wait for all work on the device, and so for open().
+  void require_open_gate() const {
+    if (!worker.has_closed_gate()) return;
+    throw Error(
+        fmt::format("rows of {} on a GPU: the pull that the worker's GpuLink has enqueued waits for open(), and "
+                    "this call could wait for that pull: call open() first",
+                    owner),
+        ErrorCode::kInvalidState);
+  }
+  // At the beginning of each call. Selects the device for the calling thread. Throws Error.
+  void begin() {
+    require_open_gate();
+    check(cuda.set_device(options.device), "be used");
+  }
   void require_floats(std::uint64_t ids, std::size_t floats, const char* verb) const {
     if (floats / elements == ids && floats % elements == 0) return;
     throw Error(fmt::format("{} of {} rows of {} on a GPU: a row has {} elements, the span has {} in all", verb, ids,
@@ -46,6 +59,7 @@ class PS_SHM_HIDDEN RowCarrier {
   }
   // Takes the GPU, maps the job's memory, and makes the stream. Throws Error.
   GpuInfo open() {
+    require_open_gate();
     const GpuInfo gpu = require_gpu(cuda, options.device);
     shards = ShardMemory::of_worker(worker.shards(), cuda, worker.job(), options.device);
     begin();

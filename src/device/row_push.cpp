@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "device/polling.hpp"
 
@@ -11,7 +13,7 @@ namespace {
 
 // The size of a chunk: large enough to make the cost of a flag small, small enough that the CPU starts early.
 constexpr std::size_t kPieceBytes = 32 << 10;
-constexpr const char* kSending = "send the gradients of rows";
+constexpr const char *kSorting = "sort rows", *kSending = "send the gradients of rows";
 
 std::uint32_t piece_rows_of(std::uint64_t elements) {
   return static_cast<std::uint32_t>(std::max<std::size_t>(1, kPieceBytes / (elements * sizeof(float))));
@@ -27,38 +29,62 @@ RowPush::RowPush(RowCarrier& owner)
       distinct_(owner.cuda, 1),
       outside_(owner.cuda, 1) {
   outside_.on_host()->store_relaxed(0);
+  load_sort();
+}
+
+RowPush::SortMemory::SortMemory(RowCarrier& owner, std::uint64_t most, std::uint32_t* distinct)
+    : given(owner.cuda, most),
+      sorted(owner.cuda, most),
+      given_places(owner.cuda, most),
+      places(owner.cuda, most),
+      begins(owner.cuda, most) {
+  std::size_t room_bytes = 0;
+  owner.check(owner.kernels.sort_rows_room(most, room_bytes), "say what a sort of rows needs");
+  room = {owner.cuda, room_bytes};
+  form = {.given = given.on_device(),
+          .sorted = sorted.on_device(),
+          .given_places = given_places.on_device(),
+          .places = places.on_device(),
+          .begins = begins.on_device(),
+          .distinct = distinct,
+          .room = room.on_device(),
+          .room_bytes = room_bytes,
+          .most = most};
+}
+
+// CUB's kernels are not among those that load() knows. CUDA loads each when it is first launched, and may wait for all
+// work on the device then, so that happens here, and not in a push. CUB sorts one tile by other kernels than several; in
+// all versions so far a tile has at most 256 x 19 rows.
+void RowPush::load_sort() {
+  constexpr std::uint64_t kSeveralTiles = 8192;
+  const Stream stream = owner_.stream->get();
+  const SortMemory memory(owner_, kSeveralTiles, distinct_.on_device());
+  const DeviceMemory<std::uint32_t> ids(owner_.cuda, kSeveralTiles);
+  const std::vector<std::uint32_t> zeros(kSeveralTiles);
+  owner_.check(owner_.cuda.copy(ids.on_device(), zeros.data(), ids.bytes(), stream), "copy row numbers");
+  for (const std::uint64_t count : {std::uint64_t{1}, kSeveralTiles})
+    owner_.check(
+        owner_.kernels.sort_rows({.values = ids.on_device(), .is_wide = 0, .pad = 0, .count = count}, owner_.rows,
+                                 memory.form, reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
+        kSorting);
+  owner_.check(owner_.cuda.synchronize(stream), kSorting);
 }
 
 // Requires: no push is in progress. Releases the old memory first, so that both need not fit at the same time.
 void RowPush::reserve(std::uint64_t rows) {
-  if (rows <= sort_.most) return;
-  const std::uint64_t most =
-      std::max(rows, std::min<std::uint64_t>(sort_.most + sort_.most / 2, kernels::kMaxSortedRows));
+  const std::uint64_t had = sort_.form.most;
+  if (rows <= had) return;
+  const std::uint64_t most = std::max(rows, std::min<std::uint64_t>(had + had / 2, kernels::kMaxSortedRows));
   sort_ = {};
+  SortMemory sort(owner_, most, distinct_.on_device());
   const auto renew = [&](auto& memory, std::size_t count) {
     memory = {};
     memory = std::remove_reference_t<decltype(memory)>(owner_.cuda, count);
   };
-  renew(given_, most);
-  renew(sorted_, most);
-  renew(given_places_, most);
-  renew(places_, most);
-  renew(begins_, most);
-  std::size_t room_bytes = 0;
-  owner_.check(owner_.kernels.sort_rows_room(most, room_bytes), "say what a sort of rows needs");
-  renew(room_, room_bytes);
   renew(ids_, most);
   renew(sums_, most * elements_);
   renew(arrived_, (most + piece_rows_ - 1) / piece_rows_);
-  sort_ = {.given = given_.on_device(),
-           .sorted = sorted_.on_device(),
-           .given_places = given_places_.on_device(),
-           .places = places_.on_device(),
-           .begins = begins_.on_device(),
-           .distinct = distinct_.on_device(),
-           .room = room_.on_device(),
-           .room_bytes = room_bytes,
-           .most = most};
+  sort_ = std::move(sort);  // last: so much is there
 }
 
 void RowPush::start(const kernels::RowIds& ids, std::span<const float> gradients) {
@@ -76,11 +102,11 @@ void RowPush::start(const kernels::RowIds& ids, std::span<const float> gradients
   outside_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders this and the next stores
   for (std::uint64_t piece = 0; piece < pieces(); ++piece) arrived_.on_host()[piece].store_relaxed(0);
   const Stream stream = owner_.stream->get();
+  owner_.check(owner_.kernels.sort_rows(ids, owner_.rows, sort_.form,
+                                        reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
+               kSorting);
   owner_.check(
-      owner_.kernels.sort_rows(ids, owner_.rows, sort_, reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
-      "sort rows");
-  owner_.check(
-      owner_.kernels.send_rows(sort_, count_, gradients.data(), elements_, piece_rows_, ids_.on_device(),
+      owner_.kernels.send_rows(sort_.form, count_, gradients.data(), elements_, piece_rows_, ids_.on_device(),
                                sums_.on_device(), reinterpret_cast<std::uint32_t*>(arrived_.on_device()), stream),
       kSending);
   owner_.check(owner_.cuda.record(sent_.get(), stream), "record an event");

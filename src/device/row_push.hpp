@@ -15,6 +15,18 @@ class PS_SHM_HIDDEN RowPush {
   void finish();
 
  private:
+  // What the sort of up to `most` rows uses on the device.
+  struct SortMemory {
+    SortMemory() = default;
+    SortMemory(RowCarrier& owner, std::uint64_t most, std::uint32_t* distinct);
+
+    DeviceMemory<std::uint64_t> given, sorted;
+    DeviceMemory<std::uint32_t> given_places, places, begins;
+    DeviceMemory<std::byte> room;
+    kernels::RowSort form{};  // points into these
+  };
+
+  void load_sort();
   void reserve(std::uint64_t rows);
   std::uint64_t pieces() const noexcept { return (count_ + piece_rows_ - 1) / piece_rows_; }
   bool is_sent();
@@ -25,10 +37,8 @@ class PS_SHM_HIDDEN RowPush {
   const std::uint32_t elements_, piece_rows_;
   OwnEvent sent_;
 
-  kernels::RowSort sort_{};  // points into the following
-  DeviceMemory<std::uint64_t> given_, sorted_;
-  DeviceMemory<std::uint32_t> given_places_, places_, begins_, distinct_;
-  DeviceMemory<std::byte> room_;
+  DeviceMemory<std::uint32_t> distinct_;  // {1}: the number of distinct rows
+  SortMemory sort_;
   // The received data.
   PinnedMemory<std::uint64_t> ids_;
   PinnedMemory<float> sums_;

@@ -38,6 +38,8 @@ void DevicePort::refuse_recorded() const { worker_.refuse_recorded("a GPU link")
 
 bool DevicePort::has_link() const noexcept { return worker_.has_gpu_link; }
 void DevicePort::set_link(bool has_link) const noexcept { worker_.has_gpu_link = has_link; }
+bool DevicePort::has_closed_gate() const noexcept { return worker_.has_closed_gate; }
+void DevicePort::set_closed_gate(bool is_closed) const noexcept { worker_.has_closed_gate = is_closed; }
 
 void DevicePort::note_pull() const noexcept { worker_.note_pull(); }
 void DevicePort::count_pulls(std::uint64_t variables) const noexcept {

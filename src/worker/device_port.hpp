@@ -52,6 +52,10 @@ class PS_SHM_HIDDEN DevicePort {
   bool has_link() const noexcept;
   void set_link(bool has_link) const noexcept;
 
+  // Whether work that waits for GpuLink::open() is enqueued on the link's stream.
+  bool has_closed_gate() const noexcept;
+  void set_closed_gate(bool is_closed) const noexcept;
+
   // To be called at the start of a pull: gradients pushed later may be computed from its values.
   void note_pull() const noexcept;
   void count_pulls(std::uint64_t variables) const noexcept;

@@ -40,7 +40,7 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   std::uint64_t reported_step = job.steps_done();  // the global step of the last report()
   bool has_recovered = true;                       // whether the previous owner's buffers in flight were recovered
   bool has_left = false;
-  bool has_gpu_link = false;
+  bool has_gpu_link = false, has_closed_gate = false;  // of the link
   const std::shared_ptr<bool> is_taking_snapshot = std::make_shared<bool>(false);
   std::optional<Checkpoint> checkpoint;             // the one that the job started from, if this worker has opened it
   std::set<std::vector<std::string>> slots_missed;  // optimizer state that it lacks, as far as reported

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <utility>
@@ -36,13 +37,17 @@ struct FakeCuda::FakeStream final : on_cpu::Queue {
   std::deque<Work> queue;
   std::uint64_t enqueued = 0, done = 0;
   bool is_running = false, is_ending = false, is_capturing = false, is_capture_spoilt = false;
+  std::atomic<bool> is_at_word{false};
   std::vector<Work> captured;
   CudaError error = kSuccess;
   std::thread thread;
 
   explicit FakeStream(FakeCuda& owner) : cuda(owner) {}
 
-  cudaError_t enqueue(Work work) override { return static_cast<cudaError_t>(cuda.enqueue(handle(), std::move(work))); }
+  cudaError_t enqueue(Work work, const void* kernel) override {
+    cuda.before_launch(kernel);
+    return static_cast<cudaError_t>(cuda.enqueue(handle(), std::move(work)));
+  }
   Stream handle() { return reinterpret_cast<Stream>(static_cast<on_cpu::Queue*>(this)); }
 
   // An operation that waits for the stream cannot be captured: it invalidates the capture. The caller holds the mutex.
@@ -174,12 +179,30 @@ void FakeCuda::wait_for_all(const char* call) {
 
 void FakeCuda::wait_for(FakeStream& stream, const char* call) {
   std::unique_lock lock(stream.mutex);
-  if (stream.changed.wait_for(lock, std::chrono::seconds(600),
-                              [&, now = stream.enqueued] { return stream.done >= now; }))
-    return;
+  const std::uint64_t now = stream.enqueued;
+  for (bool is_stuck = false; !is_stuck;) {
+    const std::uint64_t before = stream.done;
+    if (stream.changed.wait_for(lock, std::chrono::seconds(5), [&] { return stream.done >= now; })) return;
+    is_stuck = stream.is_at_word && stream.done == before;
+  }
   lock.unlock();
   const std::lock_guard guard(mutex_);
   faults_.push_back(fmt::format("{} while a stream waits", call));
+}
+
+void FakeCuda::note_loaded(const void* kernel) {
+  const std::lock_guard lock(mutex_);
+  loaded_.insert(kernel);
+}
+
+void FakeCuda::before_launch(const void* kernel) {
+  if (kernel == nullptr || box_.is_simulated) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!loaded_.insert(kernel).second) return;
+  }
+  static_cast<void>(enter("first_launch"));
+  wait_for_all("the first launch of a kernel");
 }
 
 CudaError FakeCuda::create_stream(Stream& stream) {
@@ -327,10 +350,10 @@ CudaError FakeCuda::wait_value(Stream stream, void* device_word, std::uint32_t v
   return enqueue(stream, [=, this] {
     look_up(device_word, sizeof value, false);
     const auto& word = *static_cast<const shm::AtomicShm<std::uint32_t>*>(device_word);
-    while (static_cast<std::int32_t>(word.load_acquire() - value) < 0) {
-      if (fake->is_abandoned()) return;
+    fake->is_at_word = true;
+    while (static_cast<std::int32_t>(word.load_acquire() - value) < 0 && !fake->is_abandoned())
       std::this_thread::sleep_for(std::chrono::microseconds(5));
-    }
+    fake->is_at_word = false;
   });
 }
 

@@ -4,7 +4,11 @@
 // It is stricter than a device. If the processor can protect memory per thread, a device address is valid only in the
 // threads of the streams, so host code that dereferences one crashes. All allocations and registered regions are
 // separated by inaccessible pages: a kernel that leaves its memory, or writes to memory that was registered for
-// reading, crashes, and a copy that does so ends the stream with cudaErrorIllegalAddress.
+// reading, crashes, and a copy that does so ends the stream with cudaErrorIllegalAddress. What may wait for all work on
+// a device does so: to allocate, release, register and unregister memory, and to launch a kernel that was not loaded
+// before. If a stream stands at a word meanwhile, which the caller may have to store, that is a fault after 5 s.
+//
+// So it stands for one process: workers whose streams wait for words have one each.
 #pragma once
 
 #include <condition_variable>
@@ -13,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -107,6 +112,8 @@ class FakeCuda : public device::CudaCalls {
   using Work = std::function<void()>;
   device::CudaError enqueue(device::Stream stream, Work work);
   void note_sent(std::size_t bytes);
+  void note_loaded(const void* kernel);
+  void before_launch(const void* kernel);  // the first launch of one that was not loaded: "first_launch" in calls()
   device::CudaError enter(const std::string& call, const std::string& arguments = {});  // logs, injects failures
 
  private:
@@ -140,6 +147,7 @@ class FakeCuda : public device::CudaCalls {
   std::vector<std::unique_ptr<FakeEvent>> events_;
   std::vector<std::unique_ptr<FakeGraph>> graphs_;
   std::size_t copies_ = 0, to_host_ = 0;
+  std::set<const void*> loaded_;
 };
 
 // The real kernels on the CPU, with calls that are logged and can fail.
@@ -147,7 +155,7 @@ class FakeKernels : public device::TransferKernels {
  public:
   explicit FakeKernels(FakeCuda& cuda) : cuda_(cuda) {}
 
-  device::CudaError load() override { return cuda_.enter("load"); }
+  device::CudaError load() override;
 
   device::CudaError pull_pieces(const kernels::PulledPiece* pieces, std::uint32_t count, std::uint64_t* results,
                                 kernels::ChunkFormat format, device::Stream stream) override;
@@ -182,7 +190,7 @@ class FakeModelKernels : public train::ModelKernels {
  public:
   explicit FakeModelKernels(FakeCuda& cuda) : cuda_(cuda) {}
 
-  device::CudaError load() override { return cuda_.enter("load"); }
+  device::CudaError load() override;
 
   void prepare_products(device::Stream stream) override;
   void release_products(device::Stream stream) override;

@@ -101,6 +101,7 @@ CudaError FakeCuda::host_register(void* address, std::size_t bytes, unsigned fla
   if (bytes == 0 || reinterpret_cast<std::uintptr_t>(base) % 4096 != 0 || bytes % 4096 != 0) return kInvalidValue;
   const bool is_read_only = (flags & kRegisterReadOnly) != 0;
   if (is_read_only && !box_.read_only_registration) return kNotSupported;
+  wait_for_all("host_register");
   const std::lock_guard lock(mutex_);
   for (const Range& range : ranges_)
     if (range.host != nullptr && base < range.host + range.bytes && range.host < base + bytes)
@@ -112,6 +113,7 @@ CudaError FakeCuda::host_register(void* address, std::size_t bytes, unsigned fla
 
 CudaError FakeCuda::host_unregister(void* address) {
   if (const CudaError error = enter("host_unregister")) return error;
+  wait_for_all("host_unregister");
   const std::lock_guard lock(mutex_);
   for (auto range = ranges_.begin(); range != ranges_.end(); ++range)
     if (range->host == address && range->host != nullptr && !range->is_pinned) {
@@ -135,6 +137,7 @@ CudaError FakeCuda::device_address(void* host, void*& device) {
 
 CudaError FakeCuda::allocate(std::size_t bytes, void*& device) {
   if (const CudaError error = enter("allocate", fmt::to_string(bytes))) return error;
+  wait_for_all("allocate");
   std::size_t free_bytes = 0, total_bytes = 0;
   static_cast<void>(memory_info(free_bytes, total_bytes));
   if (bytes > free_bytes) return kOutOfMemory;
@@ -161,6 +164,7 @@ CudaError FakeCuda::release(void* device) {
 
 CudaError FakeCuda::allocate_pinned(std::size_t bytes, void*& host) {
   if (const CudaError error = enter("allocate_pinned", fmt::to_string(bytes))) return error;
+  wait_for_all("allocate_pinned");
   std::byte* const made = make_shared_memory(bytes);
   if (made == nullptr) return kOutOfMemory;
   std::memset(made, 0xff, bytes);

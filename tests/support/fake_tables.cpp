@@ -18,7 +18,18 @@ on_cpu::Watcher reporting(const std::function<void(std::size_t)>& before, const 
   };
 }
 
+CudaError load_all(FakeCuda& cuda, auto& real) {
+  if (const CudaError error = cuda.enter("load")) return error;
+  on_cpu::watch_loads([&](const void* kernel) { cuda.note_loaded(kernel); });
+  const CudaError error = real.load();
+  on_cpu::watch_loads({});
+  return error;
+}
+
 }  // namespace
+
+CudaError FakeKernels::load() { return load_all(cuda_, real_); }
+CudaError FakeModelKernels::load() { return load_all(cuda_, real_); }
 
 CudaError FakeKernels::run(const std::string& call, Stream stream, on_cpu::Watcher watcher,
                            const std::function<CudaError()>& launch) {

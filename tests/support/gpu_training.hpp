@@ -4,6 +4,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
@@ -154,12 +155,13 @@ inline Trained train_job(const JobConfig& config, const char* model_name,
   return trained;
 }
 
-// Two workers with a GPU, one without.
-inline std::vector<train::TrainOptions> mixed(Box& box, train::TrainOptions options, Wire wire = Wire::kFloat32) {
+// Two workers with a GPU, one without. As in processes of their own, a stream that waits stops the calls of one only.
+inline std::vector<train::TrainOptions> mixed(std::array<Box, 2>& boxes, train::TrainOptions options,
+                                              Wire wire = Wire::kFloat32) {
   std::vector<train::TrainOptions> all(3, options);
-  for (int rank : {0, 1}) {
-    all[std::size_t(rank)].gpu = box.place();
-    all[std::size_t(rank)].gpu->wire = wire;
+  for (const std::size_t rank : {0U, 1U}) {
+    all[rank].gpu = boxes[rank].place();
+    all[rank].gpu->wire = wire;
   }
   return all;
 }

@@ -64,6 +64,13 @@ inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fsqrt_rn(float a) { return std::sqrt(a); }
 using std::min;
 
+// Loads the kernel.
+struct cudaFuncAttributes {};
+inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel) {
+  ps_shm::on_cpu::load(kernel);
+  return cudaSuccess;
+}
+
 // Rejects what CUDA rejects.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
@@ -71,7 +78,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (config->dynamicSmemBytes != 0) return cudaErrorInvalidValue;
   if (!ps_shm::on_cpu::may_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
   const std::tuple<Parameters...> kept{static_cast<Parameters>(arguments)...};
-  return ps_shm::on_cpu::enqueue(config->stream, [grid = config->gridDim, block = config->blockDim, kernel, kept] {
-    ps_shm::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
-  });
+  return ps_shm::on_cpu::enqueue(
+      config->stream,
+      [grid = config->gridDim, block = config->blockDim, kernel, kept] {
+        ps_shm::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
+      },
+      reinterpret_cast<const void*>(kernel));
 }

@@ -19,6 +19,3 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes = 0;
   cudaStream_t stream = nullptr;
 };
-
-struct cudaFuncAttributes {};
-inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void*) { return cudaSuccess; }

@@ -126,6 +126,11 @@ Block& use_block() {
   return own;
 }
 
+Loader& loader_of_thread() {
+  static thread_local Loader loader;
+  return loader;
+}
+
 [[noreturn]] void fault(const char* what, int line) {
   std::fprintf(stderr, "kernel fault at line %d, block (%u, %u), thread (%u, %u): %s\n", line, blockIdx.x, blockIdx.y,
                threadIdx.x, threadIdx.y, what);
@@ -295,9 +300,15 @@ void run_block(std::size_t count) {
 
 void watch(Watcher watcher) { use_block().watcher = std::move(watcher); }
 
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
+void watch_loads(Loader loader) { loader_of_thread() = std::move(loader); }
+
+void load(const void* kernel) {
+  if (loader_of_thread()) loader_of_thread()(kernel);
+}
+
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const void* kernel) {
   if (stream == nullptr) return cudaErrorInvalidValue;
-  return reinterpret_cast<Queue*>(stream)->enqueue(std::move(work));
+  return reinterpret_cast<Queue*>(stream)->enqueue(std::move(work), kernel);
 }
 
 bool may_launch(dim3 grid, dim3 size) {

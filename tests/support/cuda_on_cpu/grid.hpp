@@ -29,7 +29,8 @@ extern constinit thread_local Index threadIdx, blockIdx, blockDim, gridDim;
 // The object that a cudaStream_t points to.
 class Queue {
  public:
-  virtual cudaError_t enqueue(std::function<void()> work) = 0;
+  // `kernel`: the one that is launched; nullptr: none.
+  virtual cudaError_t enqueue(std::function<void()> work, const void* kernel) = 0;
 
  protected:
   ~Queue() = default;
@@ -49,8 +50,14 @@ struct Noted {
 using Watcher = std::function<void(const Noted&)>;
 PS_SHM_ON_CPU_EXPORT void watch(Watcher watcher);
 
+// Sets a function that this OS thread calls with each kernel that it loads without a launch; an empty one removes it.
+using Loader = std::function<void(const void* kernel)>;
+PS_SHM_ON_CPU_EXPORT void watch_loads(Loader loader);
+
 // For cuda_runtime.h and similar headers.
-cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);  // cudaErrorInvalidValue if there is no stream
+// cudaErrorInvalidValue if there is no stream.
+cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const void* kernel = nullptr);
+void load(const void* kernel);
 bool may_launch(dim3 grid, dim3 block);
 void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
 void note(Access access, const void* address, std::size_t bytes);

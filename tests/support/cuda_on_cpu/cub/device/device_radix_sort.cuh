@@ -1,5 +1,5 @@
 // CUB's radix sort of pairs, to the extent that kernels/ uses it. It uses its temporary storage to the last byte, so
-// that too small a size is noticed.
+// that too small a size is noticed. As in CUB, up to a tile of items is sorted by another kernel than more.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,9 @@ struct DeviceRadixSort {
       return cudaSuccess;
     }
     if (bytes < needs) return cudaErrorInvalidValue;
-    return ps_shm::on_cpu::enqueue(stream, [=] {
+    constexpr std::size_t kTile = 256 * 19;
+    static const char of_one_tile{}, of_several{};  // for the kernels
+    const auto sort_all = [=] {
       std::memset(room, 0xff, needs);
       const auto digits_of = [&](Key key) {
         const int width = end_bit - first_bit;
@@ -36,7 +38,8 @@ struct DeviceRadixSort {
         keys_out[i] = keys[order[i]];
         values_out[i] = values[order[i]];
       }
-    });
+    };
+    return ps_shm::on_cpu::enqueue(stream, sort_all, items <= kTile ? &of_one_tile : &of_several);
   }
 };
 

@@ -13,7 +13,8 @@ struct DeviceSelect {
       bytes = 1;
       return cudaSuccess;
     }
-    return ps_shm::on_cpu::enqueue(stream, [=] {
+    static const char kernel{};
+    const auto select_all = [=] {
       Number found = 0;
       for (int i = 0; i < count; ++i) {
         if (i != 0 && keys[i] == keys[i - 1]) continue;
@@ -21,7 +22,8 @@ struct DeviceSelect {
         values_out[found++] = values[i];
       }
       *selected = found;
-    });
+    };
+    return ps_shm::on_cpu::enqueue(stream, select_all, &kernel);
   }
 };
 
