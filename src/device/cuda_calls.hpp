@@ -16,6 +16,8 @@
 #include <span>
 #include <string>
 
+#include "shm/base/atomic.hpp"
+
 namespace ps_shm::device {
 
 using CudaError = int;
@@ -80,13 +82,21 @@ class CudaCalls {
  public:
   virtual ~CudaCalls() = default;
 
-  // Cache of require_gpu (probe.hpp), which probes each GPU once: the properties of a GPU do not change.
+  // What is known of the GPUs. A cache of require_gpu (probe.hpp), which probes each GPU once: the properties of a GPU do
+  // not change.
   struct KnownGpus {
     std::mutex mutex;
     std::map<int, std::shared_ptr<const GpuInfo>> by_device;
-    std::set<int> yielding;  // see yield_in_waits_once (train/gpu/choose_gpu.cpp)
+    std::set<int> yielding;                       // see yield_in_waits_once (train/gpu/choose_gpu.cpp)
+    shm::AtomicShm<std::uint32_t> is_given_up{};  // see give_up()
   };
   const std::shared_ptr<KnownGpus> known_gpus = std::make_shared<KnownGpus>();
+
+  // A device that does not answer is given up: from now on nobody waits for it, so that its process can end. What the
+  // device may still use (memory, registrations, streams, events, graphs) is not released until then.
+  // Relaxed: a thread that sees it late waits a little longer.
+  void give_up() noexcept { known_gpus->is_given_up.store_relaxed(1); }
+  bool is_given_up() const noexcept { return known_gpus->is_given_up.load_relaxed() != 0; }
 
   // Whether this build has CUDA. Without it every call returns kInsufficientDriver.
   virtual bool is_built() const = 0;

@@ -17,6 +17,7 @@ GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::
                     device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
     : worker(given_worker),
       cuda(given_cuda),
+      watch(given_cuda, worker),
       kernels(given_kernels),
       options(given_options),
       variables(given.begin(), given.end()),
@@ -62,7 +63,7 @@ GpuLink::Impl::~Impl() {
   worker.set_link(false);
   static_cast<void>(cuda.set_device(options.device));
   open_gate(kernels::kGateCancelled);
-  static_cast<void>(cuda.synchronize(stream->get()));  // so that nothing uses what is released next
+  watch.settle(stream->get());  // so that nothing uses what is released next
 }
 
 bool GpuLink::Impl::is_for_copy_engine(const VariablePart& part) {
@@ -132,7 +133,7 @@ void GpuLink::Impl::begin() {
   // New variables exist, whose buffers may by now hold chunks of ours. If others use the registration, it stays
   // unchanged, and such chunks are pulled by the CPU.
   if (!shards.has_grown() || is_sharing()) return;
-  check(cuda.synchronize(stream->get()), "finish its work");
+  device::wait_until_done(watch, stream->get(), "finish its work");
   plan();
 }
 
@@ -233,9 +234,11 @@ void GpuLinkAccess::start_recorded_when_opened(GpuLink& link, bool has_gate) {
 void GpuLinkAccess::start_recorded_push(GpuLink& link) { link.impl_->push->start_recorded(); }
 
 void GpuLinkAccess::discard_recorded_push(GpuLink& link) {
-  link.impl_->check(link.impl_->cuda.synchronize(link.impl_->stream->get()), "finish its work");
+  device::wait_until_done(link.impl_->watch, link.impl_->stream->get(), "finish its work");
   link.impl_->push->forget_arrivals();
 }
+
+device::GpuWatch& GpuLinkAccess::watch(GpuLink& link) noexcept { return link.impl_->watch; }
 
 void GpuLinkAccess::cancel(GpuLink& link) noexcept { link.impl_->open_gate(kernels::kGateCancelled); }
 

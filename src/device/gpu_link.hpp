@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "device/polling.hpp"
 #include "device/resources.hpp"
 #include "device/shard_memory.hpp"
 #include "device/strategy.hpp"
@@ -42,6 +43,7 @@ struct PS_SHM_HIDDEN GpuLink::Impl {
 
   const DevicePort worker;
   device::CudaCalls& cuda;
+  device::GpuWatch watch;
   device::TransferKernels& kernels;
   const GpuOptions options;
   std::vector<Variable> variables;
@@ -87,6 +89,8 @@ struct PS_SHM_HIDDEN GpuLinkAccess {
   static void start_recorded_push(GpuLink& link);
   // Instead: what the graph has sent is not used. Waits for the graph.
   static void discard_recorded_push(GpuLink& link);
+  // The waits for the link's GPU.
+  static device::GpuWatch& watch(GpuLink& link) noexcept;
   // Like open(), but what waits stores nothing to memory that other workers read. Requires: no push is in progress.
   static void cancel(GpuLink& link) noexcept;
 };

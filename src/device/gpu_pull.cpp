@@ -22,7 +22,7 @@ static_assert(shm::make_stamp(5, 7) == (shm::make_stamp(5, 0) | 7), "kernels mak
 
 }  // namespace
 
-GpuLink::Pull::~Pull() { static_cast<void>(link_.cuda.synchronize(copy_stream_.get())); }
+GpuLink::Pull::~Pull() { link_.watch.settle(copy_stream_.get()); }
 
 void GpuLink::Pull::plan() {
   listed_.clear();
@@ -171,7 +171,7 @@ void GpuLink::Pull::list_widened() {
   link_.check(
       link_.cuda.copy(widened_on_device_.on_device(), list.data(), widened_on_device_.bytes(), link_.stream->get()),
       "copy to its memory");
-  link_.check(link_.cuda.synchronize(link_.stream->get()), "copy to its memory");
+  device::wait_until_done(link_.watch, link_.stream->get(), "copy to its memory");
 }
 
 void GpuLink::Pull::upload_list() {
@@ -198,7 +198,7 @@ void GpuLink::Pull::upload_list() {
                 "copy to its memory");
   link_.check(link_.cuda.copy(list_on_device_.on_device(), list_.data(), list_on_device_.bytes(), stream),
               "copy to its memory");
-  link_.check(link_.cuda.synchronize(stream), "copy to its memory");
+  device::wait_until_done(link_.watch, stream, "copy to its memory");
 }
 
 void GpuLink::Pull::start() {
@@ -241,7 +241,8 @@ bool GpuLink::Pull::finish() {
   for (std::size_t i = 0; i < listed_.size(); ++i) {
     const auto& result = results_.host()[i];
     device::wait_for_device(
-        link_.cuda, "pull the parameters", [&] { return link_.cuda.query(link_.stream->get()); },
+        link_.watch, "pull the parameters", [&] { return fmt::format("pull, chunk {} of {}", i + 1, listed_.size()); },
+        [&] { return link_.cuda.query(link_.stream->get()); },
         [&] { return result.load_acquire() != kernels::kPullPending; });  // (gpu.G3) pairs with gpu.G2: the copy
     const std::uint64_t got = result.load_acquire();                      // (gpu.G3)
     if (got == kernels::kPullTorn) {
@@ -266,7 +267,7 @@ void GpuLink::Pull::bounce(const Piece& piece) {
   piece.state->pulled[piece.index] = piece.part->versioned->pull_chunk(piece.piece, room, retries);
   link_.check(link_.cuda.copy(piece.out, room, piece.part->piece_size(piece.piece) * sizeof(float), copy_stream_.get()),
               "copy to its memory");
-  link_.check(link_.cuda.synchronize(copy_stream_.get()), "copy to its memory");
+  device::wait_until_done(link_.watch, copy_stream_.get(), "copy to its memory");
   has_bounced_ = true;
   ++link_.totals.bounced_chunks;
   link_.worker.count_pull_retries(kernels::kPullAttempts + retries);
@@ -338,7 +339,7 @@ void GpuLink::Pull::send_window(Window& window) {
 // After the event the engine has read its last byte, so the stamps can be checked (slot.R3).
 void GpuLink::Pull::check_window(Window& window, std::vector<Piece>& moved) {
   if (window.pieces.empty()) return;
-  link_.check(link_.cuda.synchronize(window.copied->get()), "copy parameters");
+  device::wait_until_done(link_.watch, window.copied->get(), "copy parameters");
   for (std::size_t i = 0; i < window.pieces.size(); ++i) {
     const Piece& piece = window.pieces[i];
     if (piece.part->versioned->is_still_whole(piece.piece, window.words[i]))
@@ -408,7 +409,7 @@ void GpuLink::Pull::send(const Portion& portion, HostWindow& window) {
 
 void GpuLink::Pull::wait_for(HostWindow& window) {
   if (!window.is_in_progress) return;
-  link_.check(link_.cuda.synchronize(window.sent->get()), "copy parameters");
+  device::wait_until_done(link_.watch, window.sent->get(), "copy parameters");
   window.is_in_progress = false;
 }
 

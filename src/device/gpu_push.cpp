@@ -77,12 +77,15 @@ class GpuLink::Push::Source final : public ArrivingGradient {
       const device::CudaError error = link_.cuda.set_device(link_.options.device);  // for the calling thread
       return error != device::kSuccess ? error : link_.cuda.query(sent_);
     };
-    if (flags_ == nullptr || is_added_by_device())
-      return device::wait_for_device(link_.cuda, kArriving, status,
-                                     [&] { return link_.cuda.query(sent_) == device::kSuccess; });
     const std::uint64_t place = (index + state_.pieces - state_.first_pushed()) % state_.pieces;
+    const auto what = [&] {
+      return fmt::format("push, chunk {} of {} of variable '{}'", place + 1, state_.pieces, state_.name);
+    };
+    if (flags_ == nullptr || is_added_by_device())
+      return device::wait_for_device(link_.watch, kArriving, what, status,
+                                     [&] { return link_.cuda.query(sent_) == device::kSuccess; });
     const auto has_arrived = [&] { return flags_[place].load_acquire() != 0; };  // (gpu.G3) pairs with gpu.G2
-    device::wait_for_device(link_.cuda, kArriving, status, has_arrived);
+    device::wait_for_device(link_.watch, kArriving, what, status, has_arrived);
   }
 
   GpuLink::Impl& link_;
@@ -105,7 +108,9 @@ GpuLink::Push::Push(GpuLink::Impl& link)
       room_registration_(link.cuda),
       segment_registration_(link.cuda) {}
 
-GpuLink::Push::~Push() = default;
+GpuLink::Push::~Push() {
+  if (link_.cuda.is_given_up()) static_cast<void>(room_.release());  // the GPU may still write there
+}
 
 void GpuLink::Push::FreeRoom::operator()(std::byte* room) const noexcept { munmap(room, bytes); }
 
@@ -209,7 +214,7 @@ void GpuLink::Push::plan() {
   };
   upload(sent_on_device_, sent_);
   upload(added_on_device_, added_);
-  link_.check(link_.cuda.synchronize(stream), "copy to its memory");
+  device::wait_until_done(link_.watch, stream, "copy to its memory");
 }
 
 void GpuLink::Push::list_variable(std::size_t i) {

@@ -83,7 +83,7 @@ void GpuRows::Impl::make_table() {
   };
   upload(regions_.on_device(), regions.data(), regions_.bytes());
   upload(parts_.on_device(), parts.data(), parts_.bytes());
-  check(cuda.synchronize(stream->get()), "copy to its memory");
+  device::wait_until_done(watch, stream->get(), "copy to its memory");
   table_ = {.parts = parts_.on_device(),
             .part_count = static_cast<std::uint32_t>(parts.size()),
             .is_dealt = table.is_hashed() ? 1U : 0U,
@@ -125,13 +125,13 @@ void GpuRows::Impl::pull_through_host(const kernels::RowIds& ids, std::span<floa
   if (host_ids_.count() < bytes) host_ids_ = device::PinnedMemory<std::byte>(cuda, bytes);
   if (host_rows_.count() < out.size()) host_rows_ = device::PinnedMemory<float>(cuda, out.size());
   check(cuda.copy(host_ids_.on_host(), ids.values, bytes, stream->get()), "copy row numbers");
-  check(cuda.synchronize(stream->get()), "copy row numbers");
+  device::wait_until_done(watch, stream->get(), "copy row numbers");
   const auto pull = [&](auto some) {
     const auto outside = std::find_if(some.begin(), some.end(), [&](auto id) { return id >= rows; });
     if (outside != some.end()) return outside_.on_host()->store_relaxed(*outside);  // finish_pull reports it
     handle.pull_rows(variable, some, host_rows_.host().first(out.size()));
     check(cuda.copy(out.data(), host_rows_.on_host(), out.size_bytes(), stream->get()), "copy rows");
-    check(cuda.synchronize(stream->get()), "copy rows");  // the buffer may be filled again
+    device::wait_until_done(watch, stream->get(), "copy rows");  // the buffer may be filled again
   };
   if (ids.is_wide != 0)
     pull(std::span(reinterpret_cast<const std::uint64_t*>(host_ids_.on_host()), ids.count));
@@ -143,7 +143,9 @@ void GpuRows::Impl::finish_pull() {
   if (!is_pulling_) return;
   begin();
   const auto status = [&] { return cuda.query(pulled_->get()); };
-  device::wait_for_device(cuda, "pull rows", status, [&] { return status() == device::kSuccess; });
+  device::wait_for_device(
+      watch, "pull rows", [&] { return fmt::format("pull of rows of {}", owner); }, status,
+      [&] { return status() == device::kSuccess; });
   is_pulling_ = false;  // stays true after a failure of the GPU
   require_inside(*outside_.on_host(), "pull");
 }

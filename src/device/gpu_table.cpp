@@ -205,7 +205,9 @@ bool GpuTable::Impl::finish_pull() {
   if (!is_pulling_) return false;
   begin();
   const auto status = [&] { return cuda.query(pulled_->get()); };
-  device::wait_for_device(cuda, "pull rows by key", status, [&] { return status() == device::kSuccess; });
+  device::wait_for_device(
+      watch, "pull rows by key", [&] { return fmt::format("pull of rows of {}", owner); }, status,
+      [&] { return status() == device::kSuccess; });
   is_pulling_ = false;                                          // stays true after a failure of the GPU
   if (undecided_.on_host()->load_acquire() == 0) return false;  // (gpu.G3) after the stream's end
   std::vector<kernels::KeyPlace> places(pull_.keys.size());

@@ -40,7 +40,7 @@ struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
   void copy(void* to, const void* from, std::size_t bytes) {
     check(cuda.copy(to, from, bytes, stream->get()), "copy rows");
   }
-  void wait_for_copies() { check(cuda.synchronize(stream->get()), "copy rows"); }
+  void wait_for_copies() { device::wait_until_done(watch, stream->get(), "copy rows"); }
 
   Table table_;
   TableState& state_;

@@ -94,7 +94,7 @@ bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_on
 }
 
 void Registration::unregister() noexcept {
-  for (std::size_t region = regions_.size(); region-- > 0;)
+  for (std::size_t region = regions_.size(); region-- > 0 && !cuda_.is_given_up();)
     if (cuda_.host_unregister(base_ + (region << kRegionBits)) != kSuccess) cuda_.last_error();
   regions_.clear();
   bytes_ = 0;

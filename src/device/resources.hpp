@@ -1,4 +1,4 @@
-// RAII wrappers of CUDA's resources, and its errors as exceptions.
+// RAII wrappers of CUDA's resources, which release nothing of a device that was given up, and its errors as exceptions.
 #pragma once
 
 #include <fmt/format.h>
@@ -58,7 +58,7 @@ class Memory {
     return *this;
   }
   ~Memory() {
-    if (data_ == nullptr) return;
+    if (data_ == nullptr || cuda_->is_given_up()) return;
     static_cast<void>(kKind == MemoryKind::kDevice ? cuda_->release(data_) : cuda_->release_pinned(data_));
   }
 
@@ -82,7 +82,9 @@ using PinnedMemory = Memory<T, MemoryKind::kPinned>;
 class OwnStream {
  public:
   explicit OwnStream(CudaCalls& cuda) : cuda_(cuda) { check(cuda, cuda.create_stream(stream_), "create a stream"); }
-  ~OwnStream() { static_cast<void>(cuda_.destroy_stream(stream_)); }
+  ~OwnStream() {
+    if (!cuda_.is_given_up()) static_cast<void>(cuda_.destroy_stream(stream_));
+  }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
 
@@ -98,7 +100,9 @@ class OwnEvent {
   explicit OwnEvent(CudaCalls& cuda, bool keeps_time = false) : cuda_(cuda) {
     check(cuda, cuda.create_event(keeps_time, event_), "create an event");
   }
-  ~OwnEvent() { static_cast<void>(cuda_.destroy_event(event_)); }
+  ~OwnEvent() {
+    if (!cuda_.is_given_up()) static_cast<void>(cuda_.destroy_event(event_));
+  }
   OwnEvent(const OwnEvent&) = delete;
   OwnEvent& operator=(const OwnEvent&) = delete;
 

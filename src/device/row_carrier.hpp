@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "device/polling.hpp"
 #include "device/probe.hpp"
 #include "device/resources.hpp"
 #include "device/shard_memory.hpp"
@@ -26,6 +27,7 @@ class PS_SHM_HIDDEN RowCarrier {
       : handle(given_worker),
         worker(given_worker),
         cuda(given_cuda),
+        watch(given_cuda, worker),
         kernels(given_kernels),
         options(given_options),
         elements(given_elements),
@@ -70,7 +72,7 @@ class PS_SHM_HIDDEN RowCarrier {
   // Before what the GPU uses is released.
   void settle() noexcept {
     static_cast<void>(cuda.set_device(options.device));
-    if (stream) static_cast<void>(cuda.synchronize(stream->get()));
+    if (stream) watch.settle(stream->get());
   }
   // Throws Error if a kernel has found an id out of range.
   void require_inside(const shm::AtomicShm<std::uint64_t>& outside, const char* verb) const {
@@ -87,6 +89,7 @@ class PS_SHM_HIDDEN RowCarrier {
   Worker& handle;
   const DevicePort worker;
   CudaCalls& cuda;
+  GpuWatch watch;
   TransferKernels& kernels;
   const GpuRowsOptions options;
   const std::uint64_t elements, rows;

@@ -67,7 +67,7 @@ void RowPush::load_sort() {
         owner_.kernels.sort_rows({.values = ids.on_device(), .is_wide = 0, .pad = 0, .count = count}, owner_.rows,
                                  memory.form, reinterpret_cast<std::uint64_t*>(outside_.on_device()), stream),
         kSorting);
-  owner_.check(owner_.cuda.synchronize(stream), kSorting);
+  wait_until_done(owner_.watch, stream, kSorting);
 }
 
 // Requires: no push is in progress. Releases the old memory first, so that both need not fit at the same time.
@@ -116,7 +116,8 @@ bool RowPush::is_sent() { return owner_.cuda.query(sent_.get()) == kSuccess; }
 
 void RowPush::wait_until_sent() {
   wait_for_device(
-      owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); }, [&] { return is_sent(); });
+      owner_.watch, kSending, [&] { return fmt::format("push of rows of {}", owner_.owner); },
+      [&] { return owner_.cuda.query(sent_.get()); }, [&] { return is_sent(); });
 }
 
 // Everything that has arrived forms one push of the worker. Rows are ascending, so there is nothing to combine.
@@ -127,7 +128,9 @@ void RowPush::apply_arriving() {
   for (bool is_last = count_ == 0; !is_last;) {
     const auto& next = arrived_.on_host()[piece];
     wait_for_device(
-        owner_.cuda, kSending, [&] { return owner_.cuda.query(sent_.get()); },
+        owner_.watch, kSending,
+        [&] { return fmt::format("push of rows of {}, portion {} of {}", owner_.owner, piece + 1, pieces()); },
+        [&] { return owner_.cuda.query(sent_.get()); },
         [&] { return next.load_acquire() != 0; });  // (gpu.G3) pairs with gpu.G2: the piece
     // All ids were checked before the first chunk was sent.
     owner_.require_inside(*outside_.on_host(), "push");
@@ -150,7 +153,8 @@ void RowPush::finish() {
     apply_arriving();
   } catch (...) {
     // If the rows or the job are at fault, the next push may succeed. If the GPU is at fault, this call fails.
-    if (owner_.cuda.synchronize(owner_.stream->get()) == kSuccess) is_under_way_ = false;
+    owner_.watch.settle(owner_.stream->get());
+    if (owner_.cuda.query(owner_.stream->get()) == kSuccess) is_under_way_ = false;
     throw;
   }
   wait_until_sent();  // chunks without rows are still being flagged; after this, gradients may be overwritten

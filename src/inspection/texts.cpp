@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "config/live_rows.hpp"
+#include "shm/steps/gpu_note.hpp"
 #include "shm/steps/ssp_clock.hpp"
 
 namespace ps_shm {
@@ -82,6 +83,7 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
   const WorkerShm& entry = job.worker(rank);
   const auto what = static_cast<WaitingFor>(entry.waiting_for.load_acquire());  // (waiting.W3)
   const std::uint64_t on = entry.waiting_on.load_relaxed();                     // relaxed: diagnostic only
+  if (what == kWaitingForGpu) return "gpu";
   switch (what) {
     case WaitingFor::kNothing:
       return {};

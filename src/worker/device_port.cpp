@@ -3,9 +3,11 @@
 #include <algorithm>
 
 #include "config/modes.hpp"
+#include "shm/steps/gpu_note.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 #include "worker/table_state.hpp"
+#include "worker/waits.hpp"
 
 namespace ps_shm {
 
@@ -15,6 +17,14 @@ shm::JobSegments& DevicePort::job() const noexcept { return worker_.job; }
 const JobConfig& DevicePort::config() const noexcept { return worker_.config; }
 std::uint32_t DevicePort::rank() const noexcept { return worker_.rank; }
 Threads& DevicePort::threads() const noexcept { return worker_.threads; }
+void DevicePort::log(const std::string& line) const { Wait::log(worker_.options, line); }
+bool DevicePort::is_stop_requested() const {
+  return worker_.options.stop_requested && worker_.options.stop_requested();
+}
+void DevicePort::mark_gpu_wait(bool is_waiting) const noexcept {
+  const auto what = is_waiting ? shm::kWaitingForGpu : shm::WaitingFor::kNothing;
+  worker_.entry.waiting_for.store_release(static_cast<std::uint32_t>(what));  // (waiting.W3)
+}
 const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }
 void DevicePort::refresh_optimizer() const noexcept {
   if (traits_of(worker_.config.mode).steps_together()) return;

@@ -32,6 +32,11 @@ class PS_SHM_HIDDEN DevicePort {
   std::uint32_t rank() const noexcept;
   Threads& threads() const noexcept;
 
+  // For long waits: the worker's log callback and stop request, and what its table entry says that it waits for.
+  void log(const std::string& line) const;
+  bool is_stop_requested() const;
+  void mark_gpu_wait(bool is_waiting) const noexcept;
+
   // The runtime settings that the worker applies in this step, and the scheduled learning rate.
   const LiveSettings& live() const noexcept;
   // Applies a change of the learning rate, momentum, beta1 or clip_norm from the next push on, and not from the next step

@@ -25,9 +25,9 @@ bool Wait::slice(const std::function<std::string()>& what) {
   return true;
 }
 
-void Wait::log(const std::string& line) const {
-  if (options_.log)
-    options_.log(line);
+void Wait::log(const WorkerOptions& options, const std::string& line) {
+  if (options.log)
+    options.log(line);
   else
     std::fprintf(stderr, "%s\n", line.c_str());
 }

@@ -21,7 +21,8 @@ class Wait {
   // progress message is due.
   [[nodiscard]] bool slice(const std::function<std::string()>& what);
 
-  void log(const std::string& line) const;
+  void log(const std::string& line) const { log(options_, line); }
+  static void log(const WorkerOptions& options, const std::string& line);  // stderr, if there is no callback
 
  private:
   const WorkerOptions& options_;

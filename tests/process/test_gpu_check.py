@@ -132,7 +132,7 @@ class OnANewBox(support.ProcessTest):
     def test_jobs_say_what_they_measured_or_why_not_as_json(self):
         small = ("--model", "mlp", "--batch", 100, "--data", "synthetic:20x10x600", "--seed", 1, "--steps", 30)
         dense = [(*small, "--workers", workers, "--mode", mode, *way) for workers in (1, 3) for mode in ("async", "sync")
-                 for way in ((), ("--no-stream-waits",), ("--wire", "bfloat16"))]
+                 for way in ((), ("--enqueue", "step"), ("--enqueue", "kernels"), ("--wire", "bfloat16"))]
         counts = [("--model", "count", "--count-size", 2 * 10 ** 5, "--threads", threads, "--steps", 40, *way) for threads in (1, 8)
                   for way in ((), ("--optimizer", "adam"), ("--chunk-bytes", "1MiB"))]
         for options in dense + counts:
@@ -419,7 +419,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
                                     self.json, "--part", "4"], stdin=subprocess.DEVNULL)
         self.addCleanup(process.terminate)
         support.wait_until(lambda: calls.exists() and calls.read_text().count("\n") == 3, "the third job")
-        runs = [{"mode": "async", "device": way} for way in ("cuda", "cuda, no stream waits")]
+        runs = [{"mode": "async", "device": way} for way in ("cuda", "cuda, by step")]
         self.assertEqual([{key: run[key] for key in ("mode", "device")} for run in
                           json.loads(self.json.read_text())["training"]["runs"]], runs)
         process.send_signal(signal.SIGHUP)
@@ -635,6 +635,11 @@ class Report(unittest.TestCase):
             jobs.train(report, pathlib.Path(), None, False)
         self.assertEqual(report.data["training"]["sync"]["steps_per_second"], 100.0)
         self.assertEqual([check["detail"] for check in report.checks].count("no time"), ways)
+
+    def test_the_job_of_the_tutorials_runs_with_each_way_to_enqueue_steps(self):
+        ways = [" ".join(map(str, options)) for options in jobs.WAYS.values()]
+        for value in ("ahead", "step", "kernels"):
+            self.assertEqual(sum(f"--enqueue {value}" in way for way in ways), 1, value)
 
     def test_a_program_that_takes_too_long_is_ended_with_what_it_started(self):
         with tempfile.NamedTemporaryFile("r") as said:

@@ -61,7 +61,7 @@ class WithIt(support.ProcessTest):
 
     def test_what_a_gpu_does_not_do_is_refused(self):
         for options, reason in ((("--wire", "bfloat16"), "--wire: not used by model logistic"),
-                                (("--no-stream-waits",), "--no-stream-waits: not used by model logistic"),
+                                (("--enqueue", "step"), "--enqueue: not used by model logistic"),
                                 (("--keyed", "--dtype", "bfloat16"), "only for workers on the CPU")):
             with self.subTest(options):
                 self.assert_fails(2, support.run("launch_shm", "--model", "logistic", "--device", "simulated", *options),

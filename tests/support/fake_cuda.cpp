@@ -297,20 +297,18 @@ CudaError FakeCuda::record(Event event, Stream stream) {
 CudaError FakeCuda::query(Event event) {
   const std::lock_guard lock(mutex_);
   if (broken_ != kSuccess) return broken_;
-  return reinterpret_cast<FakeEvent*>(event)->last->done ? kSuccess : kNotReady;
+  if (reinterpret_cast<FakeEvent*>(event)->last->done) return kSuccess;
+  for (const auto& stream : streams_) {
+    const std::lock_guard inner(stream->mutex);
+    if (stream->error != kSuccess) return stream->error;
+  }
+  return kNotReady;
 }
 
 CudaError FakeCuda::synchronize(Event event) {
   if (const CudaError error = enter("synchronize")) return error;
   for (;;) {
     if (const CudaError status = query(event); status != kNotReady) return status;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& stream : streams_) {
-        const std::lock_guard inner(stream->mutex);
-        if (stream->error != kSuccess) return stream->error;
-      }
-    }
     std::this_thread::sleep_for(std::chrono::microseconds(10));
   }
 }

@@ -60,7 +60,7 @@ struct Box {
     CHECK(cuda.live_allocations() == 0);
   }
   train::GpuPlace place() {
-    return {.gpu = gpu, .stream_waits = true, .cuda = &cuda, .transfers = &transfers, .kernels = &kernels};
+    return {.gpu = gpu, .enqueue = train::Enqueue::kAhead, .cuda = &cuda, .transfers = &transfers, .kernels = &kernels};
   }
 };
 

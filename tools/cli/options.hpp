@@ -16,6 +16,7 @@
 #include "ps_shm/job_config.hpp"
 #include "train/data/sparse/sparse_data.hpp"
 #include "train/log/straggler.hpp"
+#include "train/loop/gpu_place.hpp"
 #include "train/loop/sparse_trainer.hpp"
 
 namespace ps_shm::tools {
@@ -100,10 +101,10 @@ struct TrainingSettings {
   WaitLimit wait_job = Seconds(60);
   std::uint64_t push_every = 1;
   std::optional<float> local_lr;
-  bool no_stream_waits = false;   // on a GPU
-  DType dtype = DType::kFloat32;  // of a dense model's variables, or of the rows by key
-  std::string init_from;          // a safetensors file; empty: none
-  std::string init_match;         // a regular expression for names of variables; empty: all
+  train::Enqueue enqueue = train::Enqueue::kAhead;  // on a GPU
+  DType dtype = DType::kFloat32;                    // of a dense model's variables, or of the rows by key
+  std::string init_from;                            // a safetensors file; empty: none
+  std::string init_match;                           // a regular expression for names of variables; empty: all
 
   OnNan on_nan = OnNan::kStop;
 

@@ -31,7 +31,7 @@ constexpr std::pair<const char*, const char*> kNeedLearning[] = {
     {"trace", "has no phases"},
     {"record", "adds ones, whose sum is the same in any order"},
 };
-constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "no-stream-waits", "wire"};
+constexpr const char* kOfDenseModels[] = {"push-every", "shard-data", "local-lr", "enqueue", "wire"};
 // What is not possible with --keyed, and why.
 constexpr const char* kKeysAsTheyAre = "features are taken by their own numbers";
 constexpr const char* kNoSnapshots = "a table by key has no snapshots; the model is evaluated at the end";

@@ -133,8 +133,10 @@ const config::Settings<TrainingSettings>& training_settings() {
         {"wait-job", wait_limit(&T::wait_job, Range::kAmount), Group::kRun, kBoth,
          "how long to wait for the job to exist",
          {.unit = "s"}},
-        {"no-stream-waits", flag(&T::no_stream_waits), Group::kWorkers, kBoth,
-         "on a GPU: enqueue the work of a step when the previous step has finished, not ahead of it by a stream wait"},
+        {"enqueue", choice(&T::enqueue, Choices<train::Enqueue>{{train::Enqueue::kAhead, "ahead"},
+         {train::Enqueue::kStep, "step"}, {train::Enqueue::kKernels, "kernels"}}), Group::kWorkers, kBoth,
+         "on a GPU: enqueue a step's work ahead, behind a wait on the stream; as one graph, when the previous step has "
+         "finished; or then, kernel by kernel"},
     };
     // clang-format on
     add_within(rows, &T::sparse, sparse_settings());

@@ -166,7 +166,8 @@ class JobFaults {
     if (most < kMany) return;
     for (const WorkerInfo& worker : now) {
       const auto found = steps.find(worker.rank);
-      if (found == steps.end() || found->second != 0 || !worker.waiting_for.empty() ||
+      const bool has_silent_gpu = worker.waiting_for == "gpu";
+      if (found == steps.end() || found->second != 0 || (!worker.waiting_for.empty() && !has_silent_gpu) ||
           is_stopped(shm::kRankByte + worker.rank))
         continue;
       const auto old =
@@ -176,7 +177,10 @@ class JobFaults {
       const std::uint64_t retries = worker.push_retries - old->push_retries;
       std::string why = "its own work, or its data, is slow";
       std::string todo = "examine that process with a profiler, or with py-spy";
-      if (retries > kMany)
+      if (has_silent_gpu)
+        why = "its GPU has not answered for more than 10 s",
+        todo = "look for messages of the driver (dmesg | grep Xid), and run it with --enqueue kernels";
+      else if (retries > kMany)
         why = fmt::format("it lost {} compare-and-swaps to other workers meanwhile", retries),
         todo = "give it a core of its own, or use larger batches, so that pushes are less frequent";
       else if (state == 'R')

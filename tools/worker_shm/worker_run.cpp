@@ -104,8 +104,10 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
   if (place) {
     place->wire = settings.wire.gradients;
     place->pull_wire = settings.wire.parameters;
+    place->enqueue = settings.training.enqueue;
     // What waits for the device in one thread would wait for the gate of another.
-    place->stream_waits = !settings.training.no_stream_waits && settings.workers_per_process == 1;
+    if (place->enqueue == train::Enqueue::kAhead && settings.workers_per_process != 1)
+      place->enqueue = train::Enqueue::kStep;
   }
   if (!log.empty()) tell(fmt::format("{}: {}", who, log));  // also with --quiet
   return place;

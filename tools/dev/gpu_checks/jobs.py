@@ -59,9 +59,12 @@ def sum_up(runs):
 GRAPHS = {"step": "2 a step: the batch, and {} operations from the pull to the push", "none": "each operation of a step by itself",
           "compute": "4 a step: the batch, the pull, {} operations that compute, and the push"}
 
-# Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or not. A worker
-# that has a GPU to itself says how long the GPU waits; of several on one, each says how long its own stream does.
-WAYS = {"cuda": ("--device", "cuda", *WORKERS), "cuda, no stream waits": ("--device", "cuda", "--no-stream-waits", *WORKERS),
+# Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or each when it
+# has opened, as a graph or by kernels. A worker that has a GPU to itself says how long the GPU waits; of several on one,
+# each says how long its own stream does.
+WAYS = {"cuda": ("--device", "cuda", "--enqueue", "ahead", *WORKERS),
+        "cuda, by step": ("--device", "cuda", "--enqueue", "step", *WORKERS),
+        "cuda, by kernels": ("--device", "cuda", "--enqueue", "kernels", *WORKERS),
         "cuda, one worker": ("--device", "cuda", "--workers", 1), "cpu": ("--device", "cpu", *WORKERS)}
 
 
@@ -90,13 +93,14 @@ def train(report, tools, mnist, quick):
             continue
         one = found[mode] = sum_up(kinds[mode, "cuda"])
         alone = one["cuda_one_worker_idle_share"] = sum_up(kinds[mode, "cuda, one worker"])["idle_share"]
-        for way in ("cpu", "cuda, no stream waits", "cuda, one worker"):
+        for way in [way for way in WAYS if way != "cuda"]:
             one[f"{way.replace(', ', '_').replace(' ', '_')}_steps_per_second"] = median_of(
                 run["steps_per_second"] for run in kinds[mode, way])
         timed = None not in (one["idle_share"], alone)
         report.add(f"training, {mode}: the GPU's steps are timed", timed, one["strategy"])
         report.figure(f"training, {mode}", f"{one['steps_per_second']:,.0f} steps/s on the GPU "
-                      f"({one['cuda_no_stream_waits_steps_per_second']:,.0f} without stream waits, "
+                      f"({one['cuda_by_step_steps_per_second']:,.0f} as a graph once it has opened, "
+                      f"{one['cuda_by_kernels_steps_per_second']:,.0f} kernel by kernel, "
                       f"{one['cuda_one_worker_steps_per_second']:,.0f} of one worker), "
                       f"{one['cpu_steps_per_second']:,.0f} on the CPU")
         report.figure(f"training, {mode}, launches", GRAPHS[one["graph"]].format(one["graph_operations"]))

@@ -20,16 +20,17 @@ std::size_t index_slots(std::size_t examples) {
 }  // namespace
 
 GpuBatches::GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank,
-                       std::uint64_t skipped, double resident_share, device::CudaCalls& cuda, ModelKernels& kernels)
-    : cuda_(cuda),
+                       std::uint64_t skipped, double resident_share, device::GpuWatch& watch, ModelKernels& kernels)
+    : watch_(watch),
+      cuda_(watch.cuda()),
       kernels_(kernels),
       data_(data),
       examples_(checked_batch_size(data, examples)),
-      stream_(cuda),
-      slots_{Slot(cuda), Slot(cuda)} {
+      stream_(cuda_),
+      slots_{Slot(cuda_), Slot(cuda_)} {
   for (Slot& slot : slots_) {
-    slot.images = {cuda, examples_ * data.features};
-    slot.labels = {cuda, examples_};
+    slot.images = {cuda_, examples_ * data.features};
+    slot.labels = {cuda_, examples_};
   }
   if (try_to_reside(resident_share))
     fill_indices_ahead(seed, rank, skipped);
@@ -37,7 +38,7 @@ GpuBatches::GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t 
     gather_ahead(seed, rank, skipped);
 }
 
-GpuBatches::~GpuBatches() { static_cast<void>(cuda_.synchronize(stream_.get())); }
+GpuBatches::~GpuBatches() { watch_.settle(stream_.get()); }
 
 bool GpuBatches::try_to_reside(double share) {
   std::size_t free_bytes = 0, total_bytes = 0;
@@ -83,7 +84,7 @@ void GpuBatches::gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t s
 void GpuBatches::prepare(std::size_t slot) {
   const device::Stream stream = stream_.get();
   // The host buffer is released by requesting the next batch; the GPU has long read it.
-  if (prepared_) device::check(cuda_, cuda_.synchronize(slots_[*prepared_].ready.get()), "read a batch");
+  if (prepared_) device::wait_until_done(watch_, slots_[*prepared_].ready.get(), "read a batch");
   prepared_ = slot;
   Slot& to = slots_[slot];
   if (filled_) {

@@ -10,13 +10,14 @@
 #include <cstdint>
 #include <optional>
 
+#include "device/polling.hpp"
 #include "device/resources.hpp"
 #include "train/data/batch_stream.hpp"
 #include "train/gpu/gpu_model.hpp"
 
 namespace ps_shm::train {
 
-class GpuBatches {
+class PS_SHM_HIDDEN GpuBatches {
  public:
   // Number of batches in the GPU's memory: one in use, one being transferred.
   static constexpr std::size_t kSlots = 2;
@@ -25,7 +26,7 @@ class GpuBatches {
   // now which the training set may use.
   // Throws Error as BatchStream does, and where the memory is too small. Requires: the data outlives this object.
   GpuBatches(const Dataset& data, std::size_t examples, std::uint64_t seed, unsigned rank, std::uint64_t skipped,
-             double resident_share, device::CudaCalls& cuda, ModelKernels& kernels);
+             double resident_share, device::GpuWatch& watch, ModelKernels& kernels);
   ~GpuBatches();
   GpuBatches(const GpuBatches&) = delete;
   GpuBatches& operator=(const GpuBatches&) = delete;
@@ -53,6 +54,7 @@ class GpuBatches {
   void fill_indices_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped);
   void gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped);
 
+  device::GpuWatch& watch_;
   device::CudaCalls& cuda_;
   ModelKernels& kernels_;
   const Dataset& data_;

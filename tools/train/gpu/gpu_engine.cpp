@@ -37,7 +37,7 @@ GpuOptions link_options(const TrainOptions& options) {
   made.device = options.gpu->gpu.device;
   made.wire = options.gpu->wire;
   made.pull_wire = options.gpu->pull_wire;
-  made.stream_waits = options.gpu->stream_waits;
+  made.stream_waits = options.gpu->enqueue == Enqueue::kAhead;
   made.warn = options.warn;
   return made;
 }
@@ -53,10 +53,11 @@ class GpuEngine final : public Engine {
         link_(device::make_gpu_link(parts.worker, parts.variables, parameters_.pointers(), gradients_.values(),
                                     link_options(parts.options), cuda_, *place_.transfers)),
         stream_(static_cast<device::Stream>(link_->stream())),
+        watch_(GpuLinkAccess::watch(*link_)),
         batches_(parts.data, parts.batch() * parts.push_every(), parts.seed(), parts.worker.rank(),
-                 parts.worker.examples_before(), place_.resident_share, cuda_, *place_.kernels),
+                 parts.worker.examples_before(), place_.resident_share, watch_, *place_.kernels),
         steps_(parts, parameters_, gradients_, batches_, *link_),
-        timeline_(cuda_, stream_, parts.options.trace) {
+        timeline_(watch_, stream_, parts.options.trace) {
     batches_.prepare(slot_);
   }
 
@@ -93,7 +94,7 @@ class GpuEngine final : public Engine {
     // With a pause no step is one graph: its gradient is not to be sent before the pause.
     steps_.capture(next, !pause);
     if (!pause) return true;
-    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");  // a straggler's delay follows the GPU work
+    device::wait_until_done(watch_, stream_, "finish its work");  // a straggler's delay follows the GPU work
     loss_ = steps_.loss(slot_);
     for (std::uint64_t k = 0; k < parts_.push_every(); ++k)
       if (!pause()) return false;
@@ -137,10 +138,12 @@ class GpuEngine final : public Engine {
 
   void finish(TrainResult& result) override {
     cancel();
-    if (is_enqueued_) static_cast<void>(link_->finish_pull());  // discarded
-    is_enqueued_ = false;
-    device::check(cuda_, cuda_.synchronize(stream_), "finish its work");
-    timeline_.read();
+    if (!cuda_.is_given_up()) {
+      if (is_enqueued_) static_cast<void>(link_->finish_pull());  // discarded
+      is_enqueued_ = false;
+      device::wait_until_done(watch_, stream_, "finish its work");
+      timeline_.read();
+    }
     GpuReport& report = result.gpu.emplace();
     report.device = place_.gpu.properties.name;
     report.transfers = link_->transfers();
@@ -194,6 +197,7 @@ class GpuEngine final : public Engine {
   GpuArrays parameters_, gradients_;
   std::unique_ptr<GpuLink> link_;
   device::Stream stream_;
+  device::GpuWatch& watch_;
   GpuBatches batches_;
   GpuSteps steps_;
   GpuTimeline timeline_;

@@ -12,6 +12,7 @@
 
 #include "device/gpu_rows.hpp"
 #include "device/gpu_table.hpp"
+#include "device/polling.hpp"
 #include "device/resources.hpp"
 #include "train/gpu/model_kernels.hpp"
 #include "train/loop/gpu_examples.hpp"
@@ -35,6 +36,7 @@ class ExamplesOn final : public GpuExamples {
   ExamplesOn(const GpuExamplesParts& parts, const Owner& owner)
       : parts_(parts),
         cuda_(*parts.place.cuda),
+        watch_(cuda_, DevicePort(parts.worker)),
         form_(parts.model.form()),
         combine_(std::min(parts.batch, parts.combine)),
         rows_(open_rows(parts, owner)),
@@ -80,7 +82,7 @@ class ExamplesOn final : public GpuExamples {
     compute();
     collect(following);
     if (finish_pull()) compute();
-    check(cuda_.synchronize(stream_), "compute gradients");
+    device::wait_until_done(watch_, stream_, "compute gradients");
     double loss = 0.0;
     for (const float one : losses_.host().first(static_cast<std::size_t>(batch_.examples))) loss += double(one);
     if (phases != nullptr) timer_.end(phases->gradient);
@@ -166,6 +168,7 @@ class ExamplesOn final : public GpuExamples {
 
   const GpuExamplesParts parts_;
   device::CudaCalls& cuda_;
+  device::GpuWatch watch_;
   const kernels::SparseForm form_;
   const std::size_t combine_;
   PhaseTimer timer_;

@@ -34,14 +34,15 @@ GpuSteps::GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const 
       stream_(static_cast<device::Stream>(link.stream())),
       model_(parts.model, parts.batch(), cuda_, kernels_),
       losses_(cuda_, GpuBatches::kSlots),
-      may_capture_(!has_changing_rates()) {
+      may_capture_(parts.options.gpu->enqueue != Enqueue::kKernels && !has_changing_rates()) {
   if (parts.has_local_steps()) own_.emplace(parts.model.parameters(), cuda_);
   check(kernels_.load(), "load the model's kernels");
   kernels_.prepare_products(stream_);
 }
 
 GpuSteps::~GpuSteps() {
-  static_cast<void>(cuda_.synchronize(stream_));
+  GpuLinkAccess::watch(link_).settle(stream_);
+  if (cuda_.is_given_up()) return;
   for (Step& step : steps_) {
     drop(step.computed);
     drop(step.whole);
@@ -59,7 +60,8 @@ bool GpuSteps::has_changing_rates() const {
   return parts_.has_local_steps() && (schedule.kind != Schedule::Kind::kConstant || schedule.warmup_steps > 0);
 }
 
-void GpuSteps::launch(Recorded& recorded) {
+void GpuSteps::launch(Recorded& recorded, const char* what) {
+  GpuLinkAccess::watch(link_).set_context(what);
   check(cuda_.launch(recorded.graph, stream_), "launch a graph");
   recorded.was_launched = true;
 }
@@ -67,7 +69,8 @@ void GpuSteps::launch(Recorded& recorded) {
 void GpuSteps::enqueue(std::size_t slot, float rate) {
   Step& step = steps_[slot];
   batches_.await(slot, stream_);
-  if (step.computed.is_for(rate)) return launch(step.computed);
+  if (step.computed.is_for(rate)) return launch(step.computed, "the graph of what a step computes");
+  GpuLinkAccess::watch(link_).set_context("a step without a graph");
   enqueue_kernels(slot, rate);
   step.has_run = true;
   step.ran_at = rate;
@@ -86,7 +89,7 @@ void GpuSteps::enqueue_whole(std::size_t slot, bool waits) {
   else
     GpuLinkAccess::start_recorded(link_);
   batches_.await(slot, stream_);
-  launch(whole);
+  launch(whole, "the graph of a step");
 }
 
 bool GpuSteps::is_known(std::size_t slot, float rate, bool is_whole) const {

@@ -37,7 +37,7 @@ class GpuArrays {
   std::vector<float*> arrays_;
 };
 
-class GpuSteps {
+class PS_SHM_HIDDEN GpuSteps {
  public:
   // All arguments outlive this object. All work is enqueued on the link's stream.
   GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const GpuArrays& gradients, GpuBatches& batches,
@@ -98,7 +98,7 @@ class GpuSteps {
   void capture_computed(std::size_t slot);
   void capture_whole(std::size_t slot);
   bool record(Recorded& recorded, float rate, std::string& why, const std::function<void()>& enqueue_all);
-  void launch(Recorded& recorded);
+  void launch(Recorded& recorded, const char* what);
   void drop(Recorded& recorded);
   void warn(const std::string& what, const std::string& why) const;
   void check(device::CudaError error, const char* what) { device::check(cuda_, error, what); }

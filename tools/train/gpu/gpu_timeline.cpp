@@ -17,7 +17,7 @@ void GpuTimeline::end_step() {
 void GpuTimeline::read() {
   if (!is_unread_) return;
   is_unread_ = false;
-  device::check(cuda_, cuda_.synchronize(events_[kPushed].get()), "wait for an event");
+  device::wait_until_done(watch_, events_[kPushed].get(), "finish a step");
   const double pull = between(kOpened, kPulled), compute = between(kPulled, kComputed);
   const double held = between(kComputed, kSending), push = between(kSending, kPushed);
   sums_.wait += between(kBegun, kOpened) + held;

@@ -8,19 +8,21 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/polling.hpp"
 #include "device/resources.hpp"
 #include "train/log/span_log.hpp"
 #include "train/loop/gpu_place.hpp"
 
 namespace ps_shm::train {
 
-class GpuTimeline {
+class PS_SHM_HIDDEN GpuTimeline {
  public:
   enum Mark : std::size_t { kBegun, kOpened, kPulled, kComputed, kSending, kPushed };
 
-  GpuTimeline(device::CudaCalls& cuda, device::Stream stream, SpanLog* trace)
-      : cuda_(cuda), stream_(stream), trace_(trace), events_{Timed(cuda), Timed(cuda), Timed(cuda),
-                                                             Timed(cuda), Timed(cuda), Timed(cuda)} {}
+  GpuTimeline(device::GpuWatch& watch, device::Stream stream, SpanLog* trace)
+      : watch_(watch), cuda_(watch.cuda()), stream_(stream), trace_(trace), events_{Timed(cuda_), Timed(cuda_),
+                                                                                    Timed(cuda_), Timed(cuda_),
+                                                                                    Timed(cuda_), Timed(cuda_)} {}
 
   // Records an event if the step is sampled. Throws Error, like all functions below.
   void mark(Mark which) {
@@ -54,6 +56,7 @@ class GpuTimeline {
 
   double between(Mark begin, Mark end);
 
+  device::GpuWatch& watch_;
   device::CudaCalls& cuda_;
   device::Stream stream_;
   SpanLog* trace_;

@@ -15,10 +15,17 @@ namespace ps_shm::train {
 
 class ModelKernels;  // train/gpu/model_kernels.hpp
 
+// How the work of a step is enqueued.
+enum class Enqueue {
+  kAhead,   // during the previous step, behind a wait on the stream: only for one worker per process
+  kStep,    // as one graph, once the step has opened
+  kKernels  // the same, kernel by kernel
+};
+
 struct GpuPlace {
   device::GpuInfo gpu;
   Wire wire = Wire::kFloat32, pull_wire = Wire::kFloat32;  // transfer dtypes of gradients and of parameters
-  bool stream_waits = false;    // steps are enqueued ahead, behind a stream wait: only for one worker per process
+  Enqueue enqueue = Enqueue::kStep;
   double resident_share = 0.5;  // fraction of the free memory for the training set; otherwise it is sent batch by batch
   device::CudaCalls* cuda = nullptr;  // these three outlive their users
   device::TransferKernels* transfers = nullptr;

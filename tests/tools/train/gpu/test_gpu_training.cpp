@@ -180,7 +180,7 @@ TEST_CASE("gpu training: a step is two launches, or four where the driver record
           std::vector<std::string> warnings;
           train::TrainOptions options;
           options.gpu = box.place();
-          options.gpu->stream_waits = stream_waits;
+          options.gpu->enqueue = stream_waits ? train::Enqueue::kAhead : train::Enqueue::kStep;
           options.warn = [&](const std::string& line) { warnings.push_back(line); };
           // The first graph is that of what is computed; of a whole step it is tried with and without its gate.
           for (int tries = stream_waits ? 2 : 1; is_in_parts && tries > 0; --tries)
@@ -223,6 +223,26 @@ TEST_CASE("gpu training: in sync mode two runs give the same bits, with or witho
       digests.push_back(train_job(job(Mode::kSync, 3, 60), "mlp", mixed(boxes, {}, wire)).digest);
     CHECK(digests[0] == digests[1]);
   }
+}
+
+TEST_CASE("gpu training: however steps are enqueued, sync mode gives the same bits") {
+  std::vector<std::uint64_t> digests;
+  for (const train::Enqueue enqueue : {train::Enqueue::kAhead, train::Enqueue::kStep, train::Enqueue::kKernels}) {
+    std::array<Box, 2> boxes;
+    std::vector<train::TrainOptions> options = mixed(boxes, {});
+    for (const std::size_t rank : {0U, 1U}) options[rank].gpu->enqueue = enqueue;
+    const Trained trained = train_job(job(Mode::kSync, 3, 60), "mlp", options);
+    digests.push_back(trained.digest);
+    const bool has_graphs = enqueue != train::Enqueue::kKernels;
+    for (const std::size_t rank : {0U, 1U}) {
+      CHECK(trained.results[rank].gpu->graph == (has_graphs ? train::GraphScope::kStep : train::GraphScope::kNone));
+      CHECK((boxes[rank].cuda.count("launch") > 0) == has_graphs);
+      CHECK((boxes[rank].cuda.count("begin_capture") > 0) == has_graphs);
+      // Once when the link is made; then at each gate, or in each graph that has it.
+      CHECK((boxes[rank].cuda.count("wait_value") > 1) == (enqueue == train::Enqueue::kAhead));
+    }
+  }
+  CHECK(digests == std::vector<std::uint64_t>(3, digests[0]));
 }
 
 TEST_CASE("gpu training: a guard that skips sees each loss before its gradient is pushed, one that stops behind the push") {

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -14,6 +15,7 @@
 
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/server.hpp"
+#include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 
 using namespace ps_shm;
@@ -105,7 +107,7 @@ TEST_CASE("gpu training: a timed step does not block the CPU longer than the oth
   };
   train::TrainOptions options;
   options.gpu = box.place();
-  options.gpu->stream_waits = false;
+  options.gpu->enqueue = train::Enqueue::kStep;
   JobConfig config = job(Mode::kAsync, 1, 20);
   const Trained trained = train_job(config, "softmax", {options});
   CHECK(trained.results[0].gpu->step.sampled == 1);
@@ -257,6 +259,94 @@ TEST_CASE(
     CHECK(sent == kSteps + (wire == Wire::kFloat32 ? 1 : 2));
     peer.reset();
     if (serves) serves->join();
+  }
+}
+
+TEST_CASE(
+    "gpu training: a GPU that stops is reported every 10 s, shown, and given up when the worker is told to stop") {
+  struct Case {
+    bool in_push;
+    std::uint32_t threads;
+    train::Enqueue enqueue;
+    const char *what, *context;
+  };
+  for (const Case& one : {Case{false, 1, train::Enqueue::kAhead, "pull, chunk ", ", in the graph of a step"},
+                          Case{false, 1, train::Enqueue::kKernels, "pull, chunk ", ", in a step without a graph"},
+                          Case{true, 1, train::Enqueue::kStep, "push, chunk ", ", in the graph of a step"},
+                          Case{true, 3, train::Enqueue::kAhead, "push, chunk ", ", in the graph of a step"}}) {
+    CAPTURE(one.in_push);
+    CAPTURE(one.threads);
+    test::ManualClock clock;
+    std::atomic<int> moments{0};
+    std::atomic<bool> is_stuck{false}, goes_on{false}, is_stopped{false};
+    test::FakeCuda cuda;  // no Box: what the GPU may still use is not released
+    test::FakeKernels transfers(cuda);
+    test::FakeModelKernels kernels(cuda);
+    const auto stick = [&](std::size_t) {
+      if (++moments < 300) return;
+      is_stuck = true;
+      while (!goes_on) std::this_thread::yield();
+    };
+    (one.in_push ? cuda.before_report : cuda.during_pull) = stick;
+
+    std::mutex mutex;
+    std::vector<std::pair<std::uint64_t, std::string>> lines;  // with their times
+    JobConfig config = job(Mode::kAsync, 1, 0);
+    config.threads = one.threads;
+    Server server(config);
+    WorkerOptions of_worker = member(config, 0);
+    of_worker.threads = one.threads;
+    of_worker.stop_requested = [&] { return is_stopped.load(); };
+    of_worker.log = [&](const std::string& line) {
+      const std::lock_guard lock(mutex);
+      lines.emplace_back(clock.passed_ns(), line);
+    };
+    Worker worker(of_worker);
+    std::thread trains([&] {
+      const train::Dataset& data = digits().train;
+      const auto model = train::make_model("mlp", data.features, data.classes);
+      train::TrainOptions options;
+      options.gpu = train::GpuPlace{.gpu = device::probe_gpus(cuda).gpus.at(0),
+                                    .enqueue = one.enqueue,
+                                    .cuda = &cuda,
+                                    .transfers = &transfers,
+                                    .kernels = &kernels};
+      options.stop_requested = of_worker.stop_requested;
+      const train::TrainResult result = train::train(worker, *model, data, options);
+      CHECK(result.is_interrupted);
+    });
+    const auto count_lines = [&] {
+      const std::lock_guard lock(mutex);
+      return lines.size();
+    };
+    const auto pass_until = [&](std::size_t count) {
+      return test::eventually([&] { return clock.advance(test::kSecond / 4), count_lines() >= count; });
+    };
+    const auto shown = [&] { return JobView(config.job).workers().at(0).waiting_for; };
+    REQUIRE(test::eventually([&] { return is_stuck.load(); }));
+    clock.advance(9 * test::kSecond);
+    CHECK(count_lines() == 0);
+    CHECK(shown().empty());
+    REQUIRE(pass_until(1));
+    CHECK(shown() == "gpu");
+    REQUIRE(pass_until(2));
+    is_stopped = true;
+    REQUIRE(pass_until(3));
+    trains.join();
+    CHECK(shown().empty());
+    goes_on = true;
+    static_cast<void>(cuda.release(nullptr));  // waits for what the GPU still does
+
+    REQUIRE(lines.size() == 3);
+    CHECK(lines[0].first >= 10 * test::kSecond);
+    CHECK(lines[1].first - lines[0].first >= 10 * test::kSecond);
+    for (const std::size_t i : {0U, 1U}) {
+      CHECK(lines[i].second.find("worker 0: waiting for the GPU for ") == 0);
+      CHECK(lines[i].second.find(one.what) != std::string::npos);
+      CHECK(lines[i].second.find(one.context) != std::string::npos);
+    }
+    CHECK(lines[2].second.find("the GPU has not answered for 2") != std::string::npos);
+    worker.leave();
   }
 }
 
