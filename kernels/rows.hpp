@@ -72,6 +72,16 @@ struct KeyPlace {
   std::uint32_t part;
 };
 
+// Rows that the CPU has decided, for their places among those of a pull; on the device.
+struct DecidedRows {
+  const std::uint64_t* places;  // of row i of them among all rows
+  const float* values;          // `elements` of each
+  const bool* found;            // whether its key has a row
+  std::uint64_t count;
+  std::uint32_t elements;
+  std::uint32_t pad;
+};
+
 // The maximum number of rows in a push, including repeated ones.
 inline constexpr std::uint64_t kMaxSortedRows = (std::uint64_t{1} << 31) - 1;
 

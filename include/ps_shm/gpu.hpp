@@ -281,7 +281,7 @@ class GpuRows {
 /// @endcode
 /// Keys, rows, gradients and `found` are in device memory of GpuRowsOptions::device. Keys may be in any order and may
 /// repeat (PyTorch's int64 can be used as it is). Only the memory that a table's rows have taken is registered; it is
-/// registered anew when the table has grown by an eighth, and a table has one GpuTable in a process. Each function
+/// registered anew when there is an eighth or 64 MiB more of it. A table has one GpuTable in a process. Each function
 /// throws Error with kInvalidState where those of GpuRows do, before the open() of a GpuLink.
 class GpuTable {
  public:

@@ -8,6 +8,13 @@
 #include "device/probe.hpp"
 
 namespace ps_shm {
+namespace {
+
+// Rows whose memory is not registered go through the CPU, and these are the newest, so the ones most used. Memory is
+// registered anew when there is so much more of it, or an eighth more if that is less.
+constexpr std::uint64_t kAheadBytes = std::uint64_t{64} << 20;
+
+}  // namespace
 
 GpuTable::Impl::Impl(Worker& given_worker, const Table& given, const GpuRowsOptions& given_options,
                      device::CudaCalls& given_cuda, device::TransferKernels& given_kernels)
@@ -86,9 +93,10 @@ bool GpuTable::Impl::has_grown(std::size_t number) const {
   const shm::TableShm& record = state_.parts[number]->record();
   const kernels::KeyPart& known = parts_[number].known;
   const std::uint64_t backed = record.rows_backed.load_acquire();  // (table.A1)
-  const bool is_last = backed == record.max_rows && known.row_count < backed;
+  const std::uint64_t more = backed - known.row_count;
+  const bool is_last = more != 0 && backed == record.max_rows;
   return known.buckets == nullptr || record.bits.load_acquire() > known.bits || is_last ||  // (table.G4)
-         backed > known.row_count + known.row_count / 8;
+         more > std::min(known.row_count / 8, kAheadBytes / record.row_bytes);
 }
 
 // Registers what has grown. Returns false if that was refused, and says so.
@@ -166,10 +174,7 @@ void GpuTable::Impl::start_pull(std::span<const std::uint64_t> keys, std::span<f
   undecided_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it
   if (is_registered_) is_registered_ = follow_growth();
   if (is_registered_) {
-    if (places_.count() < keys.size()) {
-      places_ = {};
-      places_ = device::DeviceMemory<kernels::KeyPlace>(cuda, keys.size());
-    }
+    reserve(places_, keys.size());
     // As in the CPU's pull.
     on_device_.inverse_rate = 1.0F / (worker.live().lr * state_.settings.lr_scale);
     check(
@@ -201,6 +206,36 @@ void GpuTable::Impl::pull_through_host(std::span<const std::uint64_t> keys, std:
   wait_for_copies();
 }
 
+// Pulls these keys of the pull in progress, and puts their rows where they belong: all of them in one copy, from
+// page-locked memory, and by one kernel.
+void GpuTable::Impl::decide(std::span<const std::size_t> which) {
+  const std::size_t count = which.size(), floats = count * elements;
+  const std::size_t bytes = count * sizeof(std::uint64_t) + floats * sizeof(float) + count * sizeof(bool);
+  reserve(decided_here_, bytes);
+  reserve(decided_, bytes);
+  auto* const places = reinterpret_cast<std::uint64_t*>(decided_here_.on_host());
+  auto* const values = reinterpret_cast<float*>(places + count);
+  auto* const found = reinterpret_cast<bool*>(values + floats);
+  std::vector<std::uint64_t> keys;
+  for (const std::size_t i : which) keys.push_back(keys_here_.on_host()[i]);
+  std::copy(which.begin(), which.end(), places);
+  table_.pull(keys, {values, floats}, {found, count});
+  copy(decided_.on_device(), decided_here_.on_host(), bytes);
+  const auto there = [&](const auto* here) {
+    return reinterpret_cast<decltype(here)>(decided_.on_device() +
+                                            (reinterpret_cast<const std::byte*>(here) - decided_here_.on_host()));
+  };
+  check(kernels.put_rows({.places = there(places),
+                          .values = there(values),
+                          .found = there(found),
+                          .count = count,
+                          .elements = static_cast<std::uint32_t>(elements),
+                          .pad = 0},
+                         pull_.out.data(), pull_.found.empty() ? nullptr : pull_.found.data(), stream->get()),
+        "put rows in their places");
+  wait_for_copies();
+}
+
 bool GpuTable::Impl::finish_pull() {
   if (!is_pulling_) return false;
   begin();
@@ -210,23 +245,16 @@ bool GpuTable::Impl::finish_pull() {
       [&] { return status() == device::kSuccess; });
   is_pulling_ = false;                                          // stays true after a failure of the GPU
   if (undecided_.on_host()->load_acquire() == 0) return false;  // (gpu.G3) after the stream's end
-  std::vector<kernels::KeyPlace> places(pull_.keys.size());
-  std::vector<std::uint64_t> keys(pull_.keys.size());
-  copy(places.data(), places_.on_device(), places.size() * sizeof places[0]);
-  copy(keys.data(), pull_.keys.data(), pull_.keys.size_bytes());
+  const std::size_t count = pull_.keys.size();
+  reserve(places_here_, count);
+  reserve(keys_here_, count);
+  copy(places_here_.on_host(), places_.on_device(), count * sizeof(kernels::KeyPlace));
+  copy(keys_here_.on_host(), pull_.keys.data(), pull_.keys.size_bytes());
   wait_for_copies();
   std::vector<std::size_t> open;
-  std::vector<std::uint64_t> open_keys;
-  for (std::size_t i = 0; i < keys.size(); ++i)
-    if (places[i].row == kernels::kUndecidedRow) open.push_back(i), open_keys.push_back(keys[i]);
-  std::vector<float> rows_there(open.size() * elements);
-  const auto flags = std::make_unique<bool[]>(open.size());
-  table_.pull(open_keys, rows_there, {flags.get(), open.size()});
-  for (std::size_t i = 0; i < open.size(); ++i) {
-    copy(pull_.out.data() + open[i] * elements, rows_there.data() + i * elements, elements * sizeof(float));
-    if (!pull_.found.empty()) copy(pull_.found.data() + open[i], flags.get() + i, sizeof(bool));
-  }
-  wait_for_copies();
+  for (std::size_t i = 0; i < count; ++i)
+    if (places_here_.on_host()[i].row == kernels::kUndecidedRow) open.push_back(i);
+  decide(open);
   totals.bounced_rows += open.size();
   return true;
 }

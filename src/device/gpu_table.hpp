@@ -1,6 +1,7 @@
 // The members of a GpuTable: the memory of a table by key that is registered, and pulls. Pushes are in row_push.hpp.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,15 @@ struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
   void note_use(std::uint64_t registered_bytes, const std::string& why_not = {});
   void go_through_host(const std::string& why);
   void pull_through_host(std::span<const std::uint64_t> keys, std::span<float> out, std::span<bool> found);
+  void decide(std::span<const std::size_t> which);
+  // Releases the old memory first, so that both need not fit at the same time.
+  template <class Memory>
+  void reserve(Memory& memory, std::size_t count) {
+    if (memory.count() >= count) return;
+    const std::size_t most = std::max(count, memory.count() + memory.count() / 2);
+    memory = {};
+    memory = Memory(cuda, most);
+  }
   void copy(void* to, const void* from, std::size_t bytes) {
     check(cuda.copy(to, from, bytes, stream->get()), "copy rows");
   }
@@ -54,6 +64,10 @@ struct PS_SHM_HIDDEN GpuTable::Impl final : device::RowCarrier {
   device::DeviceMemory<kernels::KeyPlace> places_;
   std::unique_ptr<device::OwnEvent> pulled_;
   device::PinnedMemory<shm::AtomicShm<std::uint64_t>> undecided_;  // {1}: 1 if there are any in the pull in progress
+  device::PinnedMemory<kernels::KeyPlace> places_here_;            // what the CPU decides of a pull, and the next three
+  device::PinnedMemory<std::uint64_t> keys_here_;
+  device::PinnedMemory<std::byte> decided_here_;
+  device::DeviceMemory<std::byte> decided_;
 
   struct Pull {
     std::span<const std::uint64_t> keys;

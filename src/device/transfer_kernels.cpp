@@ -34,6 +34,9 @@ class RealKernels final : public TransferKernels {
                       kernels::KeyPlace* places, std::uint64_t* undecided, Stream stream) override {
     return kernels::pull_keys(table, keys, out, found, places, undecided, cuda_stream(stream));
   }
+  CudaError put_rows(const kernels::DecidedRows& rows, float* out, bool* found, Stream stream) override {
+    return kernels::put_rows(rows, out, found, cuda_stream(stream));
+  }
   CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override {
     return kernels::sort_rows_room(most, bytes);
   }

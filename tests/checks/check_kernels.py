@@ -30,6 +30,7 @@ PRESENT = {
                   "copy_vectorsILj1ELb0": {FLOATS: None, FENCE: 1}, "copy_vectorsILj2ELb0": {FLOATS: None, FENCE: 1},
                   "copy_vectorsILj2ELb1": {PAIR: None, FENCE: 1}, "copy_vectorsILj4ELb0": {FLOATS: None, FENCE: 1},
                   "copy_elements": {FLOAT: None, FENCE: 1}, "check_kernel": {STAMP: 1, OUTSIDE: 1}},
+    "put_rows": {"put_kernel": {}},
     "add_pieces": {"add_kernelILb1": {ADD: None, ADDS: None}, "add_kernelILb0": {ADD: None}},
 }
 # Other required instructions, for exact results or speed.

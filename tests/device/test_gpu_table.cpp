@@ -228,6 +228,82 @@ TEST_CASE("gpu table: a table of more than 2^31 rows and buckets") {
   CHECK(pulled == test::pulled_by(job.table, keys));
 }
 
+TEST_CASE("gpu table: rows that the CPU decides go to the GPU in one copy, however many they are") {
+  constexpr std::uint64_t kOfRow = 250;
+  for (const bool has_flags : {true, false}) {
+    FakeGpu fake;
+    TableJob job(test::spec_of(40'000, kOfRow));
+    const Keys keys = test::some_keys(32'500);
+    job.push(Keys(keys.begin(), keys.begin() + 30'000), 1.0F);
+    TableOnGpu on_gpu(fake.box, job.worker, job.table);
+    Keys some(keys.begin() + 30'000, keys.end());
+    job.push(some, 2.0F);
+    some[7] = 12345;  // without a row
+    const auto keys_there = on_gpu.put(some);
+    const device::DeviceMemory<float> out(fake.cuda, some.size() * kOfRow);
+    const device::DeviceMemory<bool> found(fake.cuda, some.size());
+    const std::size_t copies = fake.cuda.count("copy");
+    on_gpu.rows->start_pull({keys_there.on_device(), some.size()}, {out.on_device(), out.count()},
+                            {found.on_device(), has_flags ? found.count() : 0});
+    CHECK(on_gpu.rows->finish_pull());
+    CHECK(fake.cuda.count("copy") - copies <= 4);
+    CHECK(fake.cuda.count("put_rows") == 1);
+    CHECK(on_gpu.rows->transfers().bounced_rows > 2000);
+    TableOnGpu::Pulled pulled{Floats(out.count()), std::vector<std::uint8_t>(some.size())};
+    on_gpu.move(pulled.rows.data(), out.on_device(), out.bytes());
+    if (has_flags) on_gpu.move(pulled.found.data(), found.on_device(), found.bytes());
+    const auto expected = test::pulled_by(job.table, some);
+    CHECK(pulled.rows == expected.rows);
+    if (has_flags) CHECK(pulled.found == expected.found);
+  }
+}
+
+TEST_CASE("gpu table: a failure to put rows in their places is an error, and the next pull works") {
+  for (const char* call : {"allocate", "allocate_pinned", "copy", "put_rows"}) {
+    CAPTURE(std::string(call));
+    Scene scene;
+    const Keys keys = keys_of_one_bucket(1);
+    assign(scene.table, keys[0], 5);
+    auto& word = scene.row(scene.number_of(keys[0])).word;
+    const std::uint64_t live = word.load_acquire();
+    CHECK_FALSE(scene.on_gpu.pull(keys).is_redone);
+    word.store_release(shm::next_word(live, shm::RowState::kDead, shm::reference_of(live)));
+    const auto keys_there = scene.on_gpu.put(keys);
+    const device::DeviceMemory<float> out(scene.fake.cuda, kWidth);
+    const auto pull = [&] {
+      scene.on_gpu.rows->start_pull({keys_there.on_device(), 1}, {out.on_device(), kWidth});
+      static_cast<void>(scene.on_gpu.rows->finish_pull());
+    };
+    scene.fake.cuda.fail(call, 0, device::kOutOfMemory);
+    CHECK_THROWS_WITH_AS(pull(), doctest::Contains("the GPU cannot"), Error);
+    pull();
+  }
+}
+
+TEST_CASE("gpu table: what has memory is registered when it is an eighth or 64 MiB more") {
+  constexpr std::uint64_t kOfRow = 250;
+  struct Case {
+    std::uint64_t rows, more;
+  };
+  FakeGpu fake;
+  TableJob job(test::spec_of(4'000'000, kOfRow));  // the file is sparse
+  shm::Segment segment;
+  REQUIRE(segment.open(shm::table_name(job.config.job, 0, 0), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
+  auto& record = *reinterpret_cast<shm::TableShm*>(segment.data() + shm::kTableOffset);
+  const std::uint64_t of_64_mib = (std::uint64_t{64} << 20) / record.row_bytes;
+  for (const Case& one : {Case{8'000, 1'000}, Case{1'000'000, of_64_mib}}) {
+    record.rows_backed.store_relaxed(one.rows);  // as if so many had memory
+    TableOnGpu on_gpu(fake.box, job.worker, job.table);
+    const std::uint64_t registered = on_gpu.rows->transfers().registered_bytes;
+    record.rows_backed.store_relaxed(one.rows + one.more);
+    static_cast<void>(on_gpu.pull({1}));
+    CHECK(on_gpu.rows->transfers().registered_bytes == registered);
+    record.rows_backed.store_relaxed(one.rows + one.more + 1);
+    static_cast<void>(on_gpu.pull({1}));
+    CHECK(on_gpu.rows->transfers().registered_bytes > registered);
+  }
+}
+
 TEST_CASE("gpu table: a damaged list ends no pull late, and the CPU tells it") {
   for (const bool leads_nowhere : {false, true}) {
     Scene scene;

@@ -337,6 +337,41 @@ TEST_CASE("pull rows: a nonexistent row is reported and neither read nor written
     }
 }
 
+TEST_CASE("put rows: each goes to its place, with its answer, and nothing else is written") {
+  for (const std::uint32_t elements : {1U, 3U, 4U, 31U, 32U, 33U, 130U})
+    for (const std::size_t count : {0U, 1U, 7U, 8U, 9U, 700U})
+      for (const bool has_flags : {true, false}) {
+        Bench bench;
+        const std::size_t all = 3 * count + 5;
+        std::vector<std::uint64_t> places(all);
+        std::iota(places.begin(), places.end(), 0U);
+        std::shuffle(places.begin(), places.end(), std::mt19937(elements));
+        places.resize(count);
+        const std::vector<float> values = random_floats(count * elements, elements);
+        std::vector<std::uint8_t> flags(count), expected_flags(all, 1);
+        std::vector<float> expected(all * elements, kGuard);
+        for (std::size_t i = 0; i < count; ++i) {
+          flags[i] = i % 3 == 0;
+          if (has_flags) expected_flags[places[i]] = flags[i];
+          std::copy_n(values.data() + i * elements, elements, expected.data() + places[i] * elements);
+        }
+        const auto places_there = bench.put(places);
+        const auto values_there = bench.put(values);
+        const auto flags_there = bench.put(flags), found = bench.put(std::vector<std::uint8_t>(all, 1));
+        const auto out = bench.put(std::vector<float>(all * elements, kGuard));
+        bench.run(kernels().put_rows({.places = places_there.on_device(),
+                                      .values = values_there.on_device(),
+                                      .found = reinterpret_cast<const bool*>(flags_there.on_device()),
+                                      .count = count,
+                                      .elements = elements,
+                                      .pad = 0},
+                                     out.on_device(), has_flags ? reinterpret_cast<bool*>(found.on_device()) : nullptr,
+                                     bench.stream()));
+        CHECK(differing(bench.get(out), expected) == 0);
+        CHECK(bench.get(found) == expected_flags);
+      }
+}
+
 TEST_CASE("sort rows: equal ones are adjacent and keep their order, each is there once") {
   for (const std::size_t count : {1, 2, 31, 257, 4096, 70'001})
     for (const std::uint64_t rows : {std::uint64_t{1}, std::uint64_t{2}, std::uint64_t{255}, std::uint64_t{256},

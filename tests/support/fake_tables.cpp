@@ -84,6 +84,10 @@ CudaError FakeKernels::pull_keys(const kernels::KeyTable& table, const kernels::
              [&] { return real_.pull_keys(table, keys, out, found, places, undecided, stream); });
 }
 
+CudaError FakeKernels::put_rows(const kernels::DecidedRows& rows, float* out, bool* found, Stream stream) {
+  return run("put_rows", stream, {}, [&] { return real_.put_rows(rows, out, found, stream); });
+}
+
 CudaError FakeKernels::sort_rows_room(std::uint64_t most, std::size_t& bytes) {
   if (const CudaError error = cuda_.enter("sort_rows_room")) return error;
   return real_.sort_rows_room(most, bytes);
