@@ -135,6 +135,12 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
     strategy.pull_reason = fmt::format(
         "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
         size_text(kKernelPullBytes));
+  } else if (reads_as_fast_by_kernel(gpu)) {
+    strategy.pull = PullPath::kKernel;
+    strategy.pull_reason =
+        "The GPU uses the CPUs' page tables (attribute 100), so one kernel gathers the chunks: over such a link it "
+        "reads "
+        "host memory as fast as the copy engine, without a CPU.";
   } else if (input.large_chunk_bytes <= kKernelPullBytes) {
     strategy.pull = PullPath::kKernel;
     strategy.pull_reason = fmt::format(

@@ -24,6 +24,10 @@ inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 // memory at 35 GB/s whatever the size of the chunks.
 inline constexpr std::size_t kCopyEngineChunkBytes = std::size_t{128} << 10;
 
+// Where the GPU uses the CPUs' page tables (attribute 100, as over NVLink C2C), a kernel reads host memory about as fast as
+// the copy engine by published figures, while a CPU would not keep up with the engine's windows.
+constexpr bool reads_as_fast_by_kernel(const GpuInfo& gpu) { return gpu.uses_host_page_tables == 1; }
+
 // Whether the copy engine is the faster one for chunks of so many bytes, header included.
 constexpr bool is_for_copy_engine(std::size_t chunk_bytes) { return chunk_bytes >= kCopyEngineChunkBytes; }
 

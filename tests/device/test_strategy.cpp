@@ -179,7 +179,7 @@ TEST_CASE("strategy: native float adds are used for additive in-place variables,
   CHECK(strategy.wide_adds);
   CHECK_FALSE(strategy.read_only);
   CHECK(strategy.push == PushPath::kStaged);  // for other variables
-  CHECK(strategy.pull == PullPath::kCopyEngine);
+  CHECK(strategy.pull == PullPath::kKernel);
   CHECK(has(strategy.native_reason, "by fours"));
   CHECK(has(strategy.registration_reason, "reading and writing"));
   CHECK(has(strategy.push_reason, "Of all other variables"));
@@ -306,6 +306,19 @@ TEST_CASE("strategy: without read-only registration shards are registered for re
     CHECK(strategy.push == PushPath::kStaged);
     CHECK(has(strategy.registration_reason, "attribute 113"));
   }
+}
+
+TEST_CASE("strategy: with the CPUs' page tables a kernel pulls, whatever the size, and the stream waits") {
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  for (const std::size_t large : {kGiB, kGiB / 2, std::size_t{0}}) {
+    const Strategy strategy = choose_strategy(grace_hopper(), {.pull_bytes = kGiB, .large_chunk_bytes = large});
+    CHECK(strategy.pull == PullPath::kKernel);
+    CHECK(strategy.stream_waits);
+    CHECK(has(strategy.pull_reason, "attribute 100"));
+    CHECK(describe(strategy).find("pulls by a kernel") == 0);
+    check_sentences(strategy);
+  }
+  CHECK(choose_strategy(pcie_gpu(), {.pull_bytes = kGiB, .large_chunk_bytes = kGiB}).pull == PullPath::kCopyEngine);
 }
 
 TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {

@@ -38,6 +38,7 @@ struct FakeBox {
   int devices = 1;
   bool native_atomics = false;  // to host memory, for all atomics
   bool read_only_registration = true;
+  bool host_page_tables = false;  // the GPU uses the CPUs', as over NVLink C2C
   bool host_register = true;
   bool copy_batches = true;  // CUDA 12.8 and later
   bool stream_waits = true;

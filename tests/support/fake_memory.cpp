@@ -67,6 +67,9 @@ CudaError FakeCuda::attribute(Attribute attribute, int device, int& value) {
     case Attribute::kHostRegisterSupported:
       value = box_.host_register;
       return kSuccess;
+    case Attribute::kUsesHostPageTables:
+      value = box_.host_page_tables;
+      return kSuccess;
     case Attribute::kHostNumaNode:
       return kInvalidValue;
     default:

@@ -31,21 +31,18 @@ inline const train::DataSplit& digits() {
   return data;
 }
 
-// The same with each pixel 17 times, and so much darker that sums over them stay about as large. A model "mlp" has more
-// than 2 MiB.
-inline const train::DataSplit& wide_digits() {
-  static const train::DataSplit data = [] {
-    constexpr std::size_t kTimes = 17;
-    train::DataSplit wide = digits();
-    for (train::Dataset* part : {&wide.train, &wide.test}) {
-      std::vector<float> images;
-      for (const float pixel : part->images) images.insert(images.end(), kTimes, pixel / 4);
-      part->images = std::move(images);
-      part->features *= kTimes;
-    }
-    return wide;
-  }();
-  return data;
+// The same with each pixel `times` times, and so much darker that sums over them stay about as large. A model "mlp" of 17
+// times has more than 2 MiB.
+inline train::DataSplit wide_digits(std::size_t times = 17) {
+  train::DataSplit wide = digits();
+  for (train::Dataset* part : {&wide.train, &wide.test}) {
+    std::vector<float> images;
+    for (const float pixel : part->images)
+      images.insert(images.end(), times, pixel / std::sqrt(static_cast<float>(times)));
+    part->images = std::move(images);
+    part->features *= times;
+  }
+  return wide;
 }
 
 struct Box {

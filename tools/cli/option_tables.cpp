@@ -192,7 +192,7 @@ const Settings<PsSettings>& ps_options() {
         "launch_shm "
         "is one for each GPU or MIG instance, times `workers-per-process`";
     row_of(job, "threads").meaning +=
-        "; the default of launch_shm with --device cuda or auto is cores / workers, at most 8";
+        "; default of launch_shm with --device cuda or auto: cores / workers, on PCIe at most 8";
     row_of(job, "chunk-bytes").meaning +=
         "; the default of launch_shm with --device cuda or auto is gpu, except with --wire bfloat16";
     using S = PublishSettings;

@@ -12,6 +12,7 @@
 #include "common/checkpoint_dir.hpp"
 #include "common/warm_start.hpp"
 #include "config/spelling.hpp"
+#include "device/strategy.hpp"
 #include "launch_shm/child_arguments.hpp"
 #include "launch_shm/visible_gpus.hpp"
 #include "ps_shm/errors.hpp"
@@ -24,15 +25,15 @@ namespace {
 // Detects the GPUs once for all workers. If auto finds none, it reports that, and the workers compute on the CPU;
 // if some are listed but cannot be used, each worker reports why.
 // Throws Error if a requested GPU does not exist.
-void choose_devices(LaunchSettings& settings) {
+void choose_devices(LaunchSettings& settings, device::CudaCalls& cuda) {
   using Kind = device::DeviceChoice::Kind;
   std::optional<device::GpuProbe> probe;
   bool has_said = false;
   const auto settle = [&](device::DeviceChoice& choice, std::uint32_t rank) {
     if (choice.kind == Kind::kCpu) return;
-    if (!probe) probe = device::probe_gpus(device::cuda_calls());
+    if (!probe) probe = device::probe_gpus(cuda);
     std::string log;
-    if (device::choose_gpu(choice, *probe, rank, log) || !visible_gpus().empty()) return;
+    if (device::choose_gpu(choice, *probe, rank, log) || !visible_gpus(cuda).empty()) return;
     choice = {};
     if (!std::exchange(has_said, true)) fmt::print(stderr, "launch_shm: {}\n", log);
   };
@@ -41,52 +42,58 @@ void choose_devices(LaunchSettings& settings) {
 }
 
 // One process of workers for each GPU or MIG instance that there is.
-void choose_workers(LaunchSettings& settings) {
+void choose_workers(LaunchSettings& settings, device::CudaCalls& cuda) {
   if (!settings.one_worker_per_gpu) return;
   const std::size_t per_gpu = std::max(settings.workers_per_process, 1U),
-                    workers = std::min<std::size_t>(visible_gpus().size() * per_gpu, kMaxWorkers);
+                    workers = std::min<std::size_t>(visible_gpus(cuda).size() * per_gpu, kMaxWorkers);
   if (workers != 0) settings.ps.job.workers = static_cast<std::uint32_t>(workers);
 }
 
 // The number of GPUs or MIG instances on which the workers compute; 0: they compute on the CPU.
-std::size_t used_gpus(const device::DeviceChoice& choice) {
+std::size_t used_gpus(const device::DeviceChoice& choice, device::CudaCalls& cuda) {
   if (choice.kind == device::DeviceChoice::Kind::kCpu) return 0;
   if (choice.index) return 1;
-  return choice.may_be_cuda() ? visible_gpus().size() : device::probe_gpus(device::cuda_calls()).gpus.size();
+  return choice.may_be_cuda() ? visible_gpus(cuda).size() : device::probe_gpus(cuda).gpus.size();
 }
 
 // Requires: the devices are chosen.
-void choose_processes(LaunchSettings& settings) {
+void choose_processes(LaunchSettings& settings, device::CudaCalls& cuda) {
   const std::uint32_t workers = settings.ps.job.workers, most = settings.workers_per_process;
   settings.worker_processes = most != 0 ? (workers + most - 1) / most : workers;
   if (most != 0) return;
-  const std::size_t gpus = used_gpus(settings.device);
+  const std::size_t gpus = used_gpus(settings.device, cuda);
   if (gpus != 0) settings.worker_processes = static_cast<std::uint32_t>(std::min<std::size_t>(gpus, workers));
 }
 
-// A push is applied by the worker's threads, and a link brings several times what one thread applies. A worker runs on
-// the cores next to its GPU, so the workers share the cores of the machine.
-void choose_threads(LaunchSettings& settings) {
-  constexpr std::uint32_t kMostThreads = 8;
-  if (!settings.default_threads || !settings.device.may_be_cuda()) return;
-  const std::uint32_t cores = std::thread::hardware_concurrency();
-  settings.ps.job.threads = std::clamp(cores / settings.ps.job.workers, 1U, kMostThreads);
+// Whether the machine's GPUs have a link over which a kernel reads host memory as fast as the copy engine.
+bool have_fast_link(device::CudaCalls& cuda) {
+  const device::GpuProbe probe = device::probe_gpus(cuda);
+  return std::any_of(probe.gpus.begin(), probe.gpus.end(), device::reads_as_fast_by_kernel);
 }
 
-// Whether a worker may be on a GPU that reads the job's chunks. With bfloat16 parameters the CPU reads them.
-bool may_pull_by_gpu(const LaunchSettings& settings) {
+// A push is applied by the worker's threads, and a link brings several times what one thread applies. A worker runs on
+// the cores next to its GPU, so the workers share the cores of the machine. Eight have enough for a link of PCIe.
+void choose_threads(LaunchSettings& settings, device::CudaCalls& cuda) {
+  if (!settings.default_threads || !settings.device.may_be_cuda()) return;
+  const std::uint32_t most = have_fast_link(cuda) ? kMaxThreads : 8;
+  const std::uint32_t cores = std::thread::hardware_concurrency();
+  settings.ps.job.threads = std::clamp(cores / settings.ps.job.workers, 1U, most);
+}
+
+// Whether a worker may be on a GPU whose copy engine reads the job's chunks. With bfloat16 parameters the CPU reads them.
+bool may_pull_by_engine(const LaunchSettings& settings, device::CudaCalls& cuda) {
   const std::uint32_t workers = std::max(settings.ps.job.workers, settings.ps.job.elastic_max);
   for (std::uint32_t rank = 0; rank < workers; ++rank) {
     const WorkerSettings worker = worker_settings(settings, rank, false);
-    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBFloat16) return true;
+    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBFloat16) return !have_fast_link(cuda);
   }
   return false;
 }
 
 }  // namespace
 
-LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
-  choose_workers(settings);
+LaunchSettings completed(LaunchSettings settings, const Workload* workload, device::CudaCalls& cuda) {
+  choose_workers(settings, cuda);
   TrainingSettings& training = settings.training;
   if (workload != nullptr)
     complete_job(workload->examples(), workload->batch(), training, settings.ps.job);
@@ -96,11 +103,11 @@ LaunchSettings completed(LaunchSettings settings, const Workload* workload) {
   if (workload != nullptr && !settings.report.empty() && settings.curve_points == 0 && !training.sparse.keyed)
     settings.curve_points = kReportPoints;
   if (settings.program.empty()) {  // another program chooses for itself
-    choose_devices(settings);
-    choose_threads(settings);
-    if (settings.default_chunks && may_pull_by_gpu(settings)) settings.ps.job.chunk_bytes = kChunkBytesForGpu;
+    choose_devices(settings, cuda);
+    choose_threads(settings, cuda);
+    if (settings.default_chunks && may_pull_by_engine(settings, cuda)) settings.ps.job.chunk_bytes = kChunkBytesForGpu;
   }
-  choose_processes(settings);
+  choose_processes(settings, cuda);
   return settings;
 }
 

@@ -3,13 +3,15 @@
 
 #include <optional>
 
+#include "device/cuda_calls.hpp"
 #include "launch_shm/launch.hpp"
 
 namespace ps_shm::tools {
 
 // Fills in settings that depend on the model, its data and this machine; `workload` is null without a model. Throws Error
 // if a requested GPU does not exist.
-LaunchSettings completed(LaunchSettings settings, const Workload* workload);
+LaunchSettings completed(LaunchSettings settings, const Workload* workload,
+                         device::CudaCalls& cuda = device::cuda_calls());
 
 // Throws Error if --place names a variable that the model does not have.
 void check_places(const JobConfig& job, const Workload* workload);

@@ -1,12 +1,15 @@
 // What launch_shm completes of its settings where workers may be on a GPU.
 #include "launch_shm/prepared_settings.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <thread>
 
 #include <doctest/doctest.h>
 
 #include "support/environment.hpp"
+#include "support/fake_cuda.hpp"
 
 using namespace ps_shm;
 using device::DeviceChoice;
@@ -64,6 +67,18 @@ TEST_CASE("prepared settings: chunks are for GPUs if one rank of several may pul
   LaunchSettings all = given(kAuto);
   all.wire = kRounded;
   CHECK(chunk_bytes(all) == 0);
+}
+
+TEST_CASE(
+    "prepared settings: where a kernel reads as fast as the copy engine, threads share all cores, chunks stay small") {
+  for (const bool host_page_tables : {true, false}) {
+    test::FakeCuda cuda({.host_page_tables = host_page_tables});
+    LaunchSettings settings = given(kAuto);
+    settings.ps.job.workers = 1;
+    const JobConfig job = tools::completed(settings, nullptr, cuda).ps.job;
+    CHECK(job.chunk_bytes == (host_page_tables ? 0 : kChunkBytesForGpu));
+    CHECK(job.threads == std::min(std::thread::hardware_concurrency(), host_page_tables ? kMaxThreads : 8));
+  }
 }
 
 TEST_CASE("prepared settings: without a GPU chunks are those of workers on the CPU") {

@@ -225,6 +225,22 @@ TEST_CASE("gpu training: in sync mode two runs give the same bits, with or witho
   }
 }
 
+TEST_CASE("gpu training: with the CPUs' page tables a large model is pulled by a kernel, in one graph a step") {
+  const train::DataSplit data = test::wide_digits(66);  // a model of more than 8 MiB
+  for (const bool host_page_tables : {true, false}) {
+    Box box({.host_page_tables = host_page_tables});
+    train::TrainOptions options;
+    options.gpu = box.place();
+    JobConfig config = job(Mode::kAsync, 1, 12);
+    config.chunk_bytes = std::uint64_t{1} << 20;  // large enough for the copy engine
+    const train::GpuReport report = *train_job(config, "mlp", {options}, data).results[0].gpu;
+    const bool by_kernel = report.transfers.strategy == "pulls by a kernel, pushes staged";
+    CHECK(by_kernel == host_page_tables);
+    CHECK(report.graph == (by_kernel ? train::GraphScope::kStep : train::GraphScope::kCompute));
+    CHECK((box.cuda.count("copy_batch") > 0) == !by_kernel);
+  }
+}
+
 TEST_CASE("gpu training: however steps are enqueued, sync mode gives the same bits") {
   std::vector<std::uint64_t> digests;
   for (const train::Enqueue enqueue : {train::Enqueue::kAhead, train::Enqueue::kStep, train::Enqueue::kKernels}) {
