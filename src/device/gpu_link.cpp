@@ -91,10 +91,11 @@ void GpuLink::Impl::plan() {
   input.rounds_pulls = options.pull_wire == Wire::kBFloat16;
   strategy = device::choose_strategy(gpu, input);
   if (strategy.push != device::PushPath::kThroughHost) {
+    const auto say = [&](const std::string& line) { worker.log(fmt::format("worker {}: {}", worker.rank(), line)); };
     std::set<std::uint32_t> used;
     for (const VariableState* state : states)
       for (const VariablePart& part : state->parts) used.insert(part.record.shard);
-    if (std::string why; !shards.try_register(used, strategy.read_only, is_sharing(), registered, why)) {
+    if (std::string why; !shards.try_register(used, strategy.read_only, is_sharing(), registered, why, say)) {
       input.is_registered = false;
       strategy = device::choose_strategy(gpu, input);
       warn(fmt::format("{}: {}", strategy.registration_reason, why));

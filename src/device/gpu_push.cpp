@@ -139,6 +139,8 @@ void GpuLink::Push::make_room() {
     void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes), ErrorCode::kNoSpace);
     room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
+    // Else the pages would be shared with a child, and a store of this process would go to a copy, not to the GPU's pages.
+    static_cast<void>(madvise(place, bytes, MADV_DONTFORK));
     prefer_gpu_node(place, bytes);
     std::fill_n(room_.get(), bytes, std::byte{0});  // allocates the pages
   }

@@ -44,7 +44,9 @@ GpuRows::Impl::Impl(Worker& given_worker, const Variable& given, const GpuRowsOp
     device::RegistrationTotals registered;
     std::set<std::uint32_t> used;
     for (const VariablePart& part : state_of(given).parts) used.insert(part.record.shard);
-    is_registered = shards->try_register(used, strategy.read_only, shards.use_count() > 1, registered, why);
+    is_registered = shards->try_register(
+        used, strategy.read_only, shards.use_count() > 1, registered, why,
+        [&](const std::string& line) { worker.log(fmt::format("worker {}: {}", worker.rank(), line)); });
     totals.registered_bytes = registered.bytes;
     if (!is_registered) warn(why);
     device::note_refusal(registered.read_only_refusal, strategy);

@@ -36,6 +36,14 @@ std::string refusal(CudaCalls& cuda, const char* call, std::size_t bytes, std::s
 
 }  // namespace
 
+std::string announcement_of(std::uint64_t bytes) {
+  if (bytes <= std::uint64_t{8} << 30) return {};
+  return fmt::format(
+      "registering {} GiB of shared memory with CUDA: about 0.1 s a GiB, the workers of a machine one after "
+      "the other",
+      bytes >> 30);
+}
+
 Registration::~Registration() { unregister(); }
 
 bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_only, RegistrationTotals& totals,
@@ -77,6 +85,11 @@ bool Registration::try_register(std::byte* base, std::size_t bytes, bool read_on
         continue;
       }
       why = refusal(cuda_, "cudaHostRegister", length, bytes_, error);
+      // A driver that pins with FOLL_LONGTERM moves pages out of that zone, and fails so where the others are full.
+      if (error == kInvalidValue)
+        why +=
+            "; the memory may lie in a zone Movable, as what is plugged into a virtual machine does (inspect_shm "
+            "doctor shows the zones)";
       return give_up();
     }
     void* device = nullptr;

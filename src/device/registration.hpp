@@ -28,6 +28,9 @@ struct RegistrationTotals {
   std::string read_only_refusal;  // why memory was registered for writing, too; empty: `read_only` was not refused
 };
 
+// What to say before so many bytes are registered; empty: it takes no time worth a line.
+std::string announcement_of(std::uint64_t bytes);
+
 class Registration {
  public:
   explicit Registration(CudaCalls& cuda) : cuda_(cuda) {}

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -36,11 +37,16 @@ class ShardMemory {
 
   // Registers these shards in their present size, also again after they have grown: buffers of variables that were
   // added later may hold any chunk. No device work may use them meanwhile; therefore shards that others use, too
-  // (`is_shared`), stay unchanged. Returns false if it was refused: then what this call has registered is unregistered
+  // (`is_shared`), stay unchanged. Calls announce() before what takes seconds. Returns false if it was refused: then what this call has registered is unregistered
   // again.
   [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, bool is_shared,
-                                  RegistrationTotals& totals, std::string& why) {
+                                  RegistrationTotals& totals, std::string& why,
+                                  const std::function<void(const std::string&)>& announce) {
     std::set<std::uint32_t> made;
+    std::uint64_t bytes = 0;
+    for (const std::uint32_t number : shards)
+      if (!shards_.contains(number)) bytes += job_.shard(number).usable_bytes();
+    if (const std::string line = announcement_of(bytes); !line.empty()) announce(line);
     for (const std::uint32_t number : shards) {
       const shm::Segment& segment = job_.shard(number);
       const auto there = shards_.find(number);

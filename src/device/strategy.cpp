@@ -45,6 +45,9 @@ std::string why_not_native(const GpuInfo& gpu) {
       gpu.host_native_atomics, kAfter);
 }
 
+// What keeps a GPU from writing to shards that it may write to; tests/checks/check_kernels.py looks at their code.
+constexpr char kOnlyLoads[] = "nothing but its kernels keeps the GPU from writing to them, and these only read them";
+
 // Chosen before the registration: the GPU's own adds need memory that it may write.
 void choose_adds(const GpuInfo& gpu, const StrategyInput& input, Strategy& strategy) {
   if (!has_native_float_adds(gpu)) {
@@ -66,11 +69,13 @@ void choose_adds(const GpuInfo& gpu, const StrategyInput& input, Strategy& strat
 void choose_registration(const GpuInfo& gpu, Strategy& strategy) {
   strategy.read_only = gpu.read_only_registration == 1 && !strategy.native_adds;
   strategy.registration_reason =
-      strategy.read_only ? "Shards are registered for reading only: the GPU never writes to them."
+      strategy.read_only ? std::string("Shards are registered for reading only: the GPU never writes to them.")
       : strategy.native_adds
-          ? "Shards are registered for reading and writing: the GPU adds to them."
-          : "Shards are registered for reading and writing, since this GPU or driver does not know registering for "
-            "reading only (attribute 113); the GPU does not write to them.";
+          ? std::string("Shards are registered for reading and writing: the GPU adds to them.")
+          : fmt::format(
+                "Shards are registered for reading and writing, since this GPU or driver does not know "
+                "registering for reading only (attribute 113 is {}, as on all x86 machines seen so far); {}.",
+                gpu.read_only_registration < 0 ? "unknown" : "0", kOnlyLoads);
   if (gpu.uses_host_page_tables == 1)
     strategy.registration_reason += " The GPU uses the CPUs' page tables, so registering pins nothing.";
 }
@@ -185,9 +190,8 @@ void note_refusal(const std::string& why, Strategy& strategy) {
   if (why.empty() || !strategy.read_only) return;
   strategy.read_only = false;
   strategy.registration_reason = fmt::format(
-      "Shards are registered for reading and writing, since registering for reading only was refused ({}); the "
-      "GPU does not write to them.",
-      why);
+      "Shards are registered for reading and writing, since registering for reading only was refused ({}); {}.", why,
+      kOnlyLoads);
 }
 
 std::string reasons_for_variables(const Strategy& strategy) {

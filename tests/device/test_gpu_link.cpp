@@ -1,8 +1,12 @@
 // GpuLink on the fake: the cases of gpu_cases.hpp, and what happens when chunks move during a pull.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <fstream>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "ps_shm/job_view.hpp"
 #include "support/fake_gpu.hpp"
@@ -284,6 +288,26 @@ TEST_CASE("gpu link: the second link on a GPU does not query the driver again") 
   CHECK(asked == 1);  // one of the four GPUs
   const GpuMember second(fake.box, config, {1000});
   CHECK(fake.cuda.count("properties") == asked);
+}
+
+TEST_CASE("gpu link: a forked child does not get the memory into which the GPU writes gradients") {
+  constexpr std::uint64_t kSize = 1'000'003;
+  const auto left_out = [] {  // sizes in KiB of the mappings that a child does not get
+    std::vector<std::size_t> sizes;
+    std::ifstream smaps("/proc/self/smaps");
+    std::size_t size = 0;
+    for (std::string line; std::getline(smaps, line);) {
+      if (line.starts_with("Size:")) size = std::stoul(line.substr(5));
+      if (line.starts_with("VmFlags:") && line.find(" dc") != std::string::npos) sizes.push_back(size);
+    }
+    return sizes;
+  };
+  FakeGpu fake;
+  const JobConfig config = adding();
+  Server server(config);
+  GpuMember member(fake.box, config, {kSize});
+  const std::vector<std::size_t> sizes = left_out();
+  CHECK(std::count(sizes.begin(), sizes.end(), (kSize * sizeof(float) + 4095) / 4096 * 4) == 1);
 }
 
 TEST_CASE("gpu link: in sync mode gradients are written where the other workers read them") {

@@ -193,6 +193,21 @@ TEST_CASE("registration: a refusal names the call, the range and the driver's er
   CHECK(scene.why == "cudaHostRegister of 1073741824 bytes at offset 1073741824: cudaError2: as scripted");
 }
 
+TEST_CASE("registration: memory that is invalid to the driver may lie in a zone that it cannot pin, which is said") {
+  Scene scene;
+  scene.cuda.fail("host_register", 1, kInvalidValue);
+  CHECK_FALSE(scene.try_register(kGiB));
+  CHECK(scene.why.find("cudaError1: as scripted; the memory may lie in a zone Movable") != std::string::npos);
+}
+
+TEST_CASE("registration: from 8 GiB on it is announced, with about how long it takes") {
+  CHECK(announcement_of(8 * kGiB).empty());
+  const std::string line = announcement_of(100 * kGiB);
+  CHECK(line.find("100 GiB") != std::string::npos);
+  CHECK(line.find("about 0.1 s a GiB") != std::string::npos);
+  CHECK(line.find('\n') == std::string::npos);
+}
+
 TEST_CASE("registration: a refused extension unregisters everything, the totals keep what is registered elsewhere") {
   Scene scene;
   scene.totals.bytes = 7 * kGiB;  // another object's

@@ -304,7 +304,9 @@ TEST_CASE("strategy: without read-only registration shards are registered for re
     const Strategy strategy = choose_strategy(gpu, kVersioned);
     CHECK_FALSE(strategy.read_only);
     CHECK(strategy.push == PushPath::kStaged);
-    CHECK(has(strategy.registration_reason, "attribute 113"));
+    CHECK(has(strategy.registration_reason, answer == 0 ? "attribute 113 is 0" : "attribute 113 is unknown"));
+    CHECK(has(strategy.registration_reason, "nothing but its kernels keeps the GPU from writing to them"));
+    check_sentences(strategy);
   }
 }
 

@@ -1,6 +1,10 @@
 #include "report/devices.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
 
 #include "device/strategy.hpp"
 
@@ -119,6 +123,17 @@ std::string gpu_as_text(const Json& gpu) {
   return text + strategy_as_text("in-place job with optimizer add", gpu["strategy"]["additive_inplace"]);
 }
 
+std::string zones_as_text(const Json& zones) {
+  std::string text, after;
+  for (const auto& zone : zones) {
+    const auto name = zone["zone"].get<std::string>();
+    text += fmt::format("{}{} of node {} {:.1f} GiB", text.empty() ? "zones of memory: " : ", ", name,
+                        zone["node"].dump(), zone["bytes"].get<double>() / (1 << 30));
+    if (name == "Movable") after = "; a driver may refuse to register memory of Movable, or take long";
+  }
+  return text.empty() ? text : text + after + '\n';
+}
+
 }  // namespace
 
 Json to_json(const device::GpuProbe& probe) {
@@ -126,10 +141,33 @@ Json to_json(const device::GpuProbe& probe) {
                 {"driver", version_of(probe.driver_version)},
                 {"no_gpu", probe.why_none ? Json(probe.reason) : Json()},
                 {"gpus", Json::array()}};
+  std::ifstream zoneinfo("/proc/zoneinfo");
+  std::string zones;
+  for (std::string line; std::getline(zoneinfo, line);) zones += line + '\n';
+  found["memory_zones"] = zones_of(zones, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
   if (probe.is_simulated) found["no_gpu"] = "this build simulates one (-Dcuda=simulated), on the CPU";
   if (!probe.is_simulated)
     for (const GpuInfo& gpu : probe.gpus) found["gpus"].push_back(gpu_of(gpu));
   return found;
+}
+
+Json zones_of(const std::string& zoneinfo, std::size_t page_bytes) {
+  Json zones = Json::array();
+  std::istringstream lines(zoneinfo);
+  int node = 0;
+  std::string zone;
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string first, second;
+    std::size_t pages = 0;
+    words >> first;
+    if (first == "Node") {  // "Node 0, zone   Normal"
+      words >> node >> second >> second >> zone;
+    } else if (first == "present" && words >> pages && pages != 0) {
+      zones.push_back({{"node", node}, {"zone", zone}, {"bytes", pages * page_bytes}});
+    }
+  }
+  return zones;
 }
 
 bool has_gpu_device() { return !device::nvidia_device_files().empty(); }
@@ -142,6 +180,7 @@ std::string devices_as_text(const Json& found) {
       fmt::format("CUDA: build {}; driver {}\n", version("built_for", "without"), version("driver", "none"));
   if (!found["no_gpu"].is_null()) text += fmt::format("no GPU: {}\n", found["no_gpu"].get<std::string>());
   for (const auto& gpu : found["gpus"]) text += gpu_as_text(gpu);
+  if (!found["gpus"].empty()) text += zones_as_text(found["memory_zones"]);
   return text;
 }
 

@@ -98,6 +98,27 @@ TEST_CASE("devices: the text has each GPU's properties, strategies and their rea
     CHECK(has(text, "    " + reason.get<std::string>() + "\n"));
 }
 
+TEST_CASE("devices: the zones of the machine's memory are listed, and what a zone Movable means") {
+  const Json zones = report::zones_of(
+      "Node 0, zone      DMA\n  per-node stats\n      nr_inactive_anon 252524\n  pages free     2816\n        present  "
+      "3998\nNode 0, zone   Normal\n        spanned  262144\n        present  262144\nNode 1, zone  Movable\n  pages "
+      "free "
+      "0\n        present  524288\nNode 1, zone   Device\n        present  0\n",
+      4096);
+  CHECK(zones == Json::array({{{"node", 0}, {"zone", "DMA"}, {"bytes", 3998 * 4096}},
+                              {{"node", 0}, {"zone", "Normal"}, {"bytes", std::size_t{1} << 30}},
+                              {{"node", 1}, {"zone", "Movable"}, {"bytes", std::size_t{2} << 30}}}));
+  ScriptedCuda cuda = pcie_box();
+  Json found = found_by(cuda);
+  CHECK_FALSE(found["memory_zones"].empty());
+  found["memory_zones"] = zones;
+  CHECK(has(report::devices_as_text(found),
+            "zones of memory: DMA of node 0 0.0 GiB, Normal of node 0 1.0 GiB, Movable of "
+            "node 1 2.0 GiB; a driver may refuse to register memory of Movable"));
+  found["memory_zones"] = Json::array();
+  CHECK_FALSE(has(report::devices_as_text(found), "zones of memory"));
+}
+
 TEST_CASE("devices: native float adds affect only the in-place strategy") {
   ScriptedCuda cuda = pcie_box();
   cuda.attributes[{0, Attribute::kHostNativeAtomics}] = 1;
