@@ -29,7 +29,6 @@ struct SceneCase {
   std::string name;
   std::function<std::unique_ptr<Scene>()> make;
   Size size = Size::kSmall;
-  const char* known = nullptr;  // how the search of all interleavings fails; the scene says why
 };
 
 // Chunks and free buffers; `scenes_of_waiting` has futexes, clocks, snapshot points, settings and events.

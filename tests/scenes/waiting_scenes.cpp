@@ -252,10 +252,6 @@ struct EventScene : Scene {
 
 }  // namespace
 
-// Between an announcer's addition and its clearing of the bit, a sleeper sets the bit; another one sets it again. Then the
-// word is what the first sleeper has seen, and it sleeps to the end of its slice (waiting.W2), which the model has not.
-constexpr const char* kSlice = "sleeps, and nobody wakes it";
-
 std::vector<SceneCase> scenes_of_waiting() {
   return {
       {"futex: a sleeper and an announcer",
@@ -270,7 +266,7 @@ std::vector<SceneCase> scenes_of_waiting() {
          scene->announcer(0).sleeper(0).announcer(1).sleeper(1);
          return scene;
        },
-       Size::kMedium, kSlice},
+       Size::kMedium},
       {"futex: one announcer after the other, and two sleepers",
        [] {
          auto scene = std::make_unique<FutexScene>();
@@ -284,7 +280,7 @@ std::vector<SceneCase> scenes_of_waiting() {
          scene->sleeper(0).sleeper(1);
          return scene;
        },
-       Size::kMedium, kSlice},
+       Size::kMedium},
       {"ssp: two workers go step by step",
        [] {
          auto scene = std::make_unique<ClockScene>();
