@@ -34,9 +34,9 @@ void futex_announce(AtomicShm<std::uint32_t>& word) noexcept {
   fence_store_load();                                 // (waiting.W1) the fact before the check
   if ((word.load_relaxed() & kSleeper) == 0) return;  // a later sleeper sets its bit, checks the fact and finds it
   word.fetch_and_acq_rel(~kSleeper);  // (waiting.W1) a bit that is set from here on is followed by a check of the fact
-  // (waiting.W1) pairs with futex_prepare. Behind the line above: otherwise a sleeper of before and one that sets the bit
-  // after it would have the same word, and the first would sleep although a third process has found no bit to announce.
-  word.fetch_add_acq_rel(kAnnouncement);
+  // After that: otherwise a sleeper of before and one that sets the bit after it would have the same word, and the first
+  // would sleep although a third process has found no bit to announce.
+  word.fetch_add_acq_rel(kAnnouncement);  // (waiting.W1) pairs with futex_prepare
   if (auto* model = model_of(&word)) return model->wake(&word);
   syscall(SYS_futex, &word.value, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
