@@ -29,7 +29,7 @@ namespace {
 using namespace ps_shm;
 using namespace ps_shm::test;
 
-struct Wishes {
+struct Control {
   std::atomic<bool> finish, publisher_ends, reader_leaves;
   std::atomic<std::uint64_t> published, reads[8];  // by reader, in the order in which they were started
   char message[512];
@@ -52,9 +52,9 @@ enum class Victim { kPublisher, kReader, kLeader, kWriter };
 class Publication {
  public:
   explicit Publication(std::uint64_t seed) : random_(seed) {
-    void* memory = mmap(nullptr, sizeof(Wishes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw Failed{"no memory"};
-    wishes_ = new (memory) Wishes{};
+    control_ = new (memory) Control{};
     spec_ = bundle_of(name_);
     spec_.records = random_() % 2 == 0 ? 4 : enough_records(spec_.subscribers);
   }
@@ -63,7 +63,7 @@ class Publication {
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, 0);
     }
-    munmap(wishes_, sizeof(Wishes));
+    munmap(control_, sizeof(Control));
   }
   Publication(const Publication&) = delete;
   Publication& operator=(const Publication&) = delete;
@@ -96,16 +96,16 @@ class Publication {
                                                       : start_writer(number, strike);
     for (std::uint32_t other = 1; other < spec_.writers; ++other)
       if (other != number) start_writer(other);
-    const auto goes_on = [&] { return is_reader ? wishes_->reads[1].load() : wishes_->published.load(); };
+    const auto goes_on = [&] { return is_reader ? control_->reads[1].load() : control_->published.load(); };
     int status = 0;
     const auto has_ended = [&] { return waitpid(victim, &status, WNOHANG) == victim; };
     if (!wait_for([&] { return has_ended() || goes_on() > 30; })) throw Failed{"nothing goes on" + said()};
     bool was_killed = running_.contains(victim) && WIFSIGNALED(status);
     if (!was_killed) {
-      (is_reader ? wishes_->reader_leaves : wishes_->publisher_ends) = true;
+      (is_reader ? control_->reader_leaves : control_->publisher_ends) = true;
       if (!wait_for(has_ended)) throw Failed{"it does not end" + said()};
       was_killed = WIFSIGNALED(status);
-      wishes_->publisher_ends = false, wishes_->reader_leaves = false;
+      control_->publisher_ends = false, control_->reader_leaves = false;
     }
     running_.erase(victim);
     if (is_reader) {
@@ -133,10 +133,10 @@ class Publication {
     const bool ends = protocol == "publication-end";
     if (ends) {
       wait_progress();
-      wishes_->publisher_ends = true;
+      control_->publisher_ends = true;
     }
     wait_struck(victim, strike);
-    wishes_->publisher_ends = false;
+    control_->publisher_ends = false;
     if (strike.action == Action::kStop) {
       kill(victim, SIGCONT);
       if (ends) wait_ended(victim);
@@ -151,10 +151,10 @@ class Publication {
     const pid_t victim = start_reader(strike);
     if (leaves) {
       wait_progress();
-      wishes_->reader_leaves = true;
+      control_->reader_leaves = true;
     }
     wait_struck(victim, strike);
-    wishes_->reader_leaves = false;
+    control_->reader_leaves = false;
     readers_ = 1;  // the number of readers whose progress counts
     wait_progress();
     if (strike.action == Action::kStop) {
@@ -189,10 +189,10 @@ class Publication {
     }
     if (leaves) {
       wait_progress();
-      wishes_->publisher_ends = true;
+      control_->publisher_ends = true;
     }
     wait_struck(victim, strike);
-    wishes_->publisher_ends = false;
+    control_->publisher_ends = false;
     if (strike.action == Action::kStop) {
       kill(victim, SIGCONT);
       if (leaves) wait_ended(victim);
@@ -207,17 +207,17 @@ class Publication {
     const pid_t publisher = start_publisher(is_publisher ? strike : Strike{});
     pid_t victim = publisher;
     if (is_publisher) {
-      if (!wait_for([&] { return wishes_->published > 10; })) throw Failed{"nothing is published" + said()};
-      wishes_->publisher_ends = true;
+      if (!wait_for([&] { return control_->published > 10; })) throw Failed{"nothing is published" + said()};
+      control_->publisher_ends = true;
     } else {
       victim = start_reader(strike);
       wait_progress();
-      wishes_->publisher_ends = true;
+      control_->publisher_ends = true;
       wait_ended(publisher);
-      wishes_->reader_leaves = true;
+      control_->reader_leaves = true;
     }
     wait_struck(victim, strike);
-    wishes_->publisher_ends = false, wishes_->reader_leaves = false;
+    control_->publisher_ends = false, control_->reader_leaves = false;
     readers_ = 0, started_ = 0;
     start_reader();
     if (strike.action == Action::kStop) {
@@ -231,7 +231,7 @@ class Publication {
     }
     if (publishers_ == 0) start_publisher();
     finish();
-    wishes_->finish = false, wishes_->published = 0;
+    control_->finish = false, control_->published = 0;
     readers_ = 0, started_ = 0;
   }
 
@@ -245,10 +245,10 @@ class Publication {
       try {
         body();
       } catch (const std::exception& error) {
-        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), error.what());
+        std::snprintf(control_->message, sizeof control_->message, "%s: %s", title.c_str(), error.what());
         _exit(1);
       } catch (const Failed& failure) {
-        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), failure.what.c_str());
+        std::snprintf(control_->message, sizeof control_->message, "%s: %s", title.c_str(), failure.what.c_str());
         _exit(1);
       }
       _exit(0);
@@ -262,9 +262,9 @@ class Publication {
     return spawn("publisher", [this, strike] {
       strike.arm_it();
       Publisher publisher(spec_, {.wait = Seconds(kPatience)});
-      for (std::uint64_t round = 0; !wishes_->finish && !wishes_->publisher_ends; ++round) {
+      for (std::uint64_t round = 0; !control_->finish && !control_->publisher_ends; ++round) {
         if (const auto number = round % 2 == 1 ? publish_next_in_parts(publisher) : publish_next(publisher))
-          wishes_->published = *number;
+          control_->published = *number;
         if (round % 3 == 2) publisher.trim();
         usleep(100);  // so that readers get some of them; no result depends on it
       }
@@ -292,7 +292,7 @@ class Publication {
       strike.arm_it();
       Publisher publisher(spec_, {.wait = Seconds(kPatience), .plan = plan_, .writer = number});
       const bool may_leave = strike.point || strike.store != 0;
-      while (!wishes_->finish && !(may_leave && wishes_->publisher_ends)) try {
+      while (!control_->finish && !(may_leave && control_->publisher_ends)) try {
           const std::uint64_t next = publisher.generation() + 1;
           const auto write = [&](std::uint32_t slice, Publisher::SliceOutput& out) {
             std::vector<std::byte> bytes(8 * plan_[number][slice].extent[0]);
@@ -301,7 +301,7 @@ class Publication {
           };
           const std::uint64_t made = publisher.publish_slices(write, 10 * next, Seconds(0.2));
           if (made != next) throw Failed{fmt::format("generation {} for step {}", made, next)};
-          wishes_->published = made;
+          control_->published = made;
           if (made % 3 == 2) publisher.trim();
         } catch (const Timeout&) {
           // Others have published this step already, or a successor is awaited.
@@ -326,7 +326,7 @@ class Publication {
       std::optional<Generation> held;
       std::uint64_t last = 0;
       const bool may_leave = strike.point || strike.store != 0;
-      while (!wishes_->finish && !(may_leave && wishes_->reader_leaves && held)) {
+      while (!control_->finish && !(may_leave && control_->reader_leaves && held)) {
         try {
           Generation next = subscriber.read(last, Seconds(0.05));
           if (next.number() <= last) throw Failed{"an older generation after a newer one"};
@@ -337,7 +337,7 @@ class Publication {
           subscriber.pin(next, row_of(subscriber, next));
           if (last % 4 == 0) subscriber.unpin_all();
           held = std::move(next);
-          ++wishes_->reads[number];
+          ++control_->reads[number];
         } catch (const Timeout&) {
         } catch (const PublisherGone&) {
           usleep(200);  // the next publisher will start
@@ -346,7 +346,7 @@ class Publication {
     });
   }
 
-  std::string said() const { return wishes_->message[0] == 0 ? "" : fmt::format(" ({})", wishes_->message); }
+  std::string said() const { return control_->message[0] == 0 ? "" : fmt::format(" ({})", control_->message); }
 
   void end_by(pid_t pid, int signal) {
     kill(pid, signal);
@@ -381,24 +381,24 @@ class Publication {
   void wait_progress() {
     constexpr std::uint64_t kMore = 10;
     std::vector<std::uint64_t> before;
-    for (std::size_t number = 0; number < started_; ++number) before.push_back(wishes_->reads[number]);
-    const std::uint64_t published = wishes_->published;
+    for (std::size_t number = 0; number < started_; ++number) before.push_back(control_->reads[number]);
+    const std::uint64_t published = control_->published;
     const auto count = [&] {
       std::size_t fine = 0;
       for (std::size_t number = 0; number < started_; ++number)
-        fine += wishes_->reads[number] >= before[number] + kMore;
+        fine += control_->reads[number] >= before[number] + kMore;
       return fine;
     };
-    const auto has_failed = [&] { return wishes_->message[0] != 0; };
-    if (!wait_for([&] { return has_failed() || (wishes_->published >= published + kMore && count() >= readers_); }) ||
+    const auto has_failed = [&] { return control_->message[0] != 0; };
+    if (!wait_for([&] { return has_failed() || (control_->published >= published + kMore && count() >= readers_); }) ||
         has_failed())
-      throw Failed{fmt::format("{} generations more, {} of {} readers go on{}", wishes_->published - published, count(),
+      throw Failed{fmt::format("{} generations more, {} of {} readers go on{}", control_->published - published, count(),
                                readers_, said())};
   }
 
   void finish() {
     wait_progress();
-    wishes_->finish = true;
+    control_->finish = true;
     while (!running_.empty()) wait_ended(running_.begin()->first);
     if (name_.exists()) throw Failed{"the publication is left over"};
   }
@@ -407,7 +407,7 @@ class Publication {
   PublicationName name_;
   BundleSpec spec_;
   WritePlan plan_;  // of several writers
-  Wishes* wishes_;
+  Control* control_;
   std::map<pid_t, std::string> running_;
   std::size_t started_ = 0, readers_ = 0;  // readers, and how many of them are alive
   int publishers_ = 0;                     // the number alive

@@ -47,7 +47,7 @@ struct Taking {
   std::atomic<std::uint32_t> number;  // of the key, + 1; 0: none
   std::atomic<std::uint32_t> pushes[kWidth];
 };
-struct TableWishes {
+struct TableControl {
   std::atomic<bool> finish, quit_ps, keeps, is_tidy;
   std::atomic<std::uint32_t> lives;
   std::atomic<bool> has_joined[kStarts];  // by the order in which workers were started
@@ -126,8 +126,8 @@ struct Rows {
 class EvictionWitness {
  public:
   // Requires: this process has opened both tables, "kept" first.
-  static void begin(TableWishes& wishes, const Rows& rows) {
-    wishes_ = &wishes, rows_ = &rows;
+  static void begin(TableControl& control, const Rows& rows) {
+    control_ = &control, rows_ = &rows;
     numbers_.clear(), parts_.clear();
     for (std::uint64_t number = 0; number < rows.hot_keys(); ++number) numbers_[key_of(number)] = number;
     std::FILE* const maps = std::fopen("/proc/self/maps", "r");
@@ -150,7 +150,7 @@ class EvictionWitness {
 
   // What this process is about to do to a shared word.
   static void before_access(const void* word, bool stores) {
-    if (wishes_ == nullptr) return;
+    if (control_ == nullptr) return;
     if (taking_ != nullptr && taking_->number != 0) taking_->number = 0;  // the exchange was another one, or it failed
     if (!stores) return;
     for (const Part& part : parts_) {
@@ -164,10 +164,10 @@ class EvictionWitness {
     }
   }
   static void reached(shm::FaultPoint point) {
-    if (wishes_ == nullptr || taking_ == nullptr || taking_->number == 0) return;
-    if (point == shm::FaultPoint::kRowDead && is_strange_) wishes_->has_strange_row = true;
+    if (control_ == nullptr || taking_ == nullptr || taking_->number == 0) return;
+    if (point == shm::FaultPoint::kRowDead && is_strange_) control_->has_strange_row = true;
     if (point == shm::FaultPoint::kRowDead)
-      for (std::uint64_t e = 0; e < kWidth; ++e) wishes_->taken[taking_->number - 1][e] += taking_->pushes[e];
+      for (std::uint64_t e = 0; e < kWidth; ++e) control_->taken[taking_->number - 1][e] += taking_->pushes[e];
     taking_->number = 0;
   }
 
@@ -180,7 +180,7 @@ class EvictionWitness {
   static void look_at(const shm::TableRowShm& row) {
     if (shm::state_of(row.word.hint()) != shm::RowState::kSealed) return;
     const auto known = numbers_.find(row.key.hint());
-    if (taking_ == nullptr) taking_ = &wishes_->takings[wishes_->threads++ % std::size(wishes_->takings)];
+    if (taking_ == nullptr) taking_ = &control_->takings[control_->threads++ % std::size(control_->takings)];
     is_strange_ = false;  // it may be another row by now: then the exchange fails
     for (std::uint64_t e = 0; e < kWidth; ++e) {
       const double pushes = known == numbers_.end() ? -1 : rows_->pushes_in(known->second, element(row, e));
@@ -198,7 +198,7 @@ class EvictionWitness {
     return std::bit_cast<float>(bits);
   }
 
-  static inline TableWishes* wishes_ = nullptr;
+  static inline TableControl* control_ = nullptr;
   static inline const Rows* rows_ = nullptr;
   static inline std::unordered_map<std::uint64_t, std::uint64_t> numbers_;  // of the keys
   static inline std::vector<Part> parts_;

@@ -44,9 +44,9 @@ using namespace ps_shm::test;
 class Tables {
  public:
   explicit Tables(std::uint64_t seed) : random_(seed) {
-    void* memory = mmap(nullptr, sizeof(TableWishes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void* memory = mmap(nullptr, sizeof(TableControl), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) throw Failed{"no memory"};
-    wishes_ = new (memory) TableWishes{};
+    control_ = new (memory) TableControl{};
     config_.job = unique_job_name();
     config_.layout = Layout::kInplace;
     config_.max_workers = 8;
@@ -59,7 +59,7 @@ class Tables {
       kill(pid, SIGKILL);
       waitpid(pid, nullptr, 0);
     }
-    munmap(wishes_, sizeof(TableWishes));
+    munmap(control_, sizeof(TableControl));
   }
   Tables(const Tables&) = delete;
   Tables& operator=(const Tables&) = delete;
@@ -97,7 +97,7 @@ class Tables {
     start_worker(1);
     start_keeper();
     const pid_t victim = start_worker(0, {.action = action, .store = store});
-    const Life& life = wishes_->life[wishes_->lives - 1];
+    const Life& life = control_->life[control_->lives - 1];
     int status = 0;
     const auto is_struck = [&] { return waitpid(victim, &status, WNOHANG | WUNTRACED) == victim; };
     if (!wait_for([&] { return is_struck() || life.rounds > 300; })) throw Failed{"nothing goes on" + said()};
@@ -186,7 +186,7 @@ class Tables {
       try {
         body();
       } catch (const std::exception& error) {
-        std::snprintf(wishes_->message, sizeof wishes_->message, "%s: %s", title.c_str(), error.what());
+        std::snprintf(control_->message, sizeof control_->message, "%s: %s", title.c_str(), error.what());
         code = 1;
       }
       _exit(code);
@@ -199,7 +199,7 @@ class Tables {
     config_.partitions = holds_.parts;
     spawn("ps", [this] {
       ServerOptions options;
-      options.stop_requested = [this] { return wishes_->quit_ps.load(); };
+      options.stop_requested = [this] { return control_->quit_ps.load(); };
       Server server(config_, options);
       server.serve({.stop_requested = options.stop_requested, .stop_at_once = {}, .log = {}, .every_second = {}});
     });
@@ -211,11 +211,11 @@ class Tables {
 
   pid_t start_worker(std::uint32_t rank, const TableStrike& strike = {}) {
     // A storm has more lives than accounts: of the same rank they follow each other.
-    const std::uint32_t number = wishes_->lives < kLives ? wishes_->lives.load() : kLives - kWorkers + rank;
-    if (wishes_->lives < kLives - kWorkers) ++wishes_->lives;
-    Life& life = wishes_->life[std::min(number, kLives - 1)];
+    const std::uint32_t number = control_->lives < kLives ? control_->lives.load() : kLives - kWorkers + rank;
+    if (control_->lives < kLives - kWorkers) ++control_->lives;
+    Life& life = control_->life[std::min(number, kLives - 1)];
     const std::uint64_t seed = random_();
-    std::atomic<bool>& has_joined = wishes_->has_joined[starts_++ % kStarts];
+    std::atomic<bool>& has_joined = control_->has_joined[starts_++ % kStarts];
     has_joined = false;
     const pid_t pid = spawn(fmt::format("worker {}", rank), [this, rank, strike, seed, &life, &has_joined] {
       strike.arm_it(seed);
@@ -267,7 +267,7 @@ class Tables {
           }
         }
       };
-      for (std::uint64_t round = 0; !wishes_->finish || round < 3; ++round, ++life.rounds) {
+      for (std::uint64_t round = 0; !control_->finish || round < 3; ++round, ++life.rounds) {
         // At first all make the same rows in the same order, then each takes whatever rows.
         const std::uint64_t from = round < kKeys / 50 ? round * 50 : 0;
         work(kept, &Life::kept, from, round < kKeys / 50 ? 50 : kKeys, true);
@@ -281,7 +281,7 @@ class Tables {
         }
         few_copy.follow(few);
         if (round % 16 == 0) few.expire(), kept.expire(), kept_copy.follow(kept);
-        if (wishes_->finish && round >= 3) break;
+        if (control_->finish && round >= 3) break;
       }
     });
     joining_[pid] = &has_joined;
@@ -290,12 +290,12 @@ class Tables {
 
   std::uint64_t begun(Pushes Life::*which, std::uint64_t number) const {
     std::uint64_t sum = 0;
-    for (const Life& life : wishes_->life) sum += (life.*which).begun[number];
+    for (const Life& life : control_->life) sum += (life.*which).begun[number];
     return sum;
   }
   std::uint64_t rounds() const {
     std::uint64_t sum = 0;
-    for (const Life& life : wishes_->life) sum += life.rounds;
+    for (const Life& life : control_->life) sum += life.rounds;
     return sum;
   }
   // Waits until the workers have gone so many rounds further.
@@ -304,7 +304,7 @@ class Tables {
     if (!wait_for([&] { return rounds() > before + count; })) throw Failed{"the others do not go on" + said()};
   }
   std::string said() const {
-    return (wishes_->message[0] == 0 ? "" : std::string(": ") + wishes_->message) + " (" + holds_.text() + ")";
+    return (control_->message[0] == 0 ? "" : std::string(": ") + control_->message) + " (" + holds_.text() + ")";
   }
 
   void wait_struck(pid_t victim, Action action) {
@@ -335,7 +335,7 @@ class Tables {
     const pid_t auditor = spawn("auditor", [this] { audit(); });
     wait_ended(auditor);
     wait_ended(keeper_);
-    wishes_->quit_ps = true;
+    control_->quit_ps = true;
     while (!running_.empty()) wait_ended(running_.begin()->first);
     const std::vector<std::string> left = shm::list_segments(shm::control_name(config_.job));
     if (!left.empty()) throw Failed{fmt::format("{} is left over", left.front())};
@@ -362,9 +362,9 @@ class Tables {
     Worker worker(options);
     Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
     TableCopy kept_copy, few_copy;
-    for (wishes_->keeps = true; !wishes_->finish;) kept_copy.follow(kept), few_copy.follow(few);
+    for (control_->keeps = true; !control_->finish;) kept_copy.follow(kept), few_copy.follow(few);
     // Rows that are too old may go until the auditor has looked for them.
-    if (!are_gone() || !wait_for([&] { return wishes_->is_tidy.load(); })) throw Error("the workers do not leave");
+    if (!are_gone() || !wait_for([&] { return control_->is_tidy.load(); })) throw Error("the workers do not leave");
     const auto compare = [](Table& table, TableCopy& copy) {
       copy.follow(table);
       TableCopy all;
@@ -387,15 +387,15 @@ class Tables {
     options.log = [](const std::string&) {};
     Worker worker(options);
     Table kept = worker.table(holds_.kept()), few = worker.table(holds_.few());
-    if (!wait_for([&] { return wishes_->keeps.load(); })) throw Error("the keeper does not begin");
-    wishes_->finish = true;
+    if (!wait_for([&] { return control_->keeps.load(); })) throw Error("the keeper does not begin");
+    control_->finish = true;
     shm::AttachOutcome outcome;
     auto job = shm::JobSegments::try_attach(config_.job, shm::Access::kReadOnly, outcome);
     if (!job || !are_gone()) throw Error("the workers do not leave");
     TableStrike().arm_it(0);
     watch_evictions();
     kept.expire(), few.expire();  // the hand passes each row
-    wishes_->is_tidy = true;
+    control_->is_tidy = true;
     std::vector<shm::Segment> segments = shm::find_tables(*job);
     if (segments.size() != 2 * holds_.parts) throw Error(fmt::format("there are {} tables", segments.size()));
     for (const shm::Segment& segment : segments) {
@@ -412,11 +412,11 @@ class Tables {
     }
     check(kept, &Life::kept, false);
     check(few, &Life::few, true);
-    if (wishes_->has_strange_row) throw Error("a row was evicted that was not of pushes of its key");
+    if (control_->has_strange_row) throw Error("a row was evicted that was not of pushes of its key");
   }
 
   void watch_evictions() const {
-    EvictionWitness::begin(*wishes_, holds_);
+    EvictionWitness::begin(*control_, holds_);
     if (EvictionWitness::parts() != holds_.parts) throw Error("the table is not found in this process");
   }
 
@@ -425,7 +425,7 @@ class Tables {
   void check(Table& table, Pushes Life::*which, bool evicts) const {
     for (std::uint64_t number = 0; number < (evicts ? holds_.hot_keys() : kKeys); ++number) {
       std::uint64_t acknowledged = 0;
-      for (const Life& life : wishes_->life) acknowledged += (life.*which).acknowledged[number];
+      for (const Life& life : control_->life) acknowledged += (life.*which).acknowledged[number];
       const std::uint64_t key = key_of(number);
       std::vector<float> row(kWidth);
       table.pull({&key, 1}, row);
@@ -433,8 +433,8 @@ class Tables {
         const double there = holds_.pushes_in(number, row[e]);
         std::uint64_t taken = 0, perhaps = 0;
         if (evicts) {
-          taken = wishes_->taken[number][e];
-          for (const Taking& one : wishes_->takings)
+          taken = control_->taken[number][e];
+          for (const Taking& one : control_->takings)
             if (one.number == number + 1) perhaps += one.pushes[e];
         }
         if (there < 0 || there + double(taken) > double(begun(which, number)) ||
@@ -451,7 +451,7 @@ class Tables {
   std::mt19937_64 random_;
   JobConfig config_;
   Rows holds_;
-  TableWishes* wishes_;
+  TableControl* control_;
   std::map<pid_t, std::string> running_;
   pid_t keeper_ = 0;
   std::map<pid_t, std::atomic<bool>*> joining_;

@@ -124,7 +124,7 @@ class Builder:
         meson = self.known[test.name]
         words = list(meson["cmd"])
         if "--" in words:
-            words = words[words.index("--") + 1:]  # the search itself in any case, as tests/once.py would skip it
+            words = words[words.index("--") + 1:]  # the search itself in any case, as tests/skip_if_searched.py would skip it
         if words[-1].endswith(".py"):
             why = self.ninja(*(name for one in meson["depends"] for name in self.targets.get(one, [])))
             if "pytest" in words and test.filter:

@@ -325,7 +325,7 @@ class Times(unittest.TestCase):
 
 
 class Searches(Checkout):
-    """tests/once.py, with a script as the search that counts how often it is run."""
+    """tests/skip_if_searched.py, with a script as the search that counts how often it is run."""
 
     def setUp(self):
         super().setUp()
@@ -342,7 +342,7 @@ class Searches(Checkout):
 
     def explore(self, *words, code=0, **variables):
         """Returns how often the search has been run so far, and the output."""
-        command = [sys.executable, "-B", SOURCE / "tests/once.py", self.model, "sh", "--", self.search, *words]
+        command = [sys.executable, "-B", SOURCE / "tests/skip_if_searched.py", self.model, "sh", "--", self.search, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**support.environment(), "PS_SHM_TEST_FULL": "", "PS_SHM_TEST_EXPLORED": str(self.folder / "explored"), **variables})
         self.assertEqual(done.returncode, code, done.stderr)
@@ -371,7 +371,7 @@ class Searches(Checkout):
         self.model.with_suffix(".pml").write_text("a model")
 
         def explore(*words, **variables):
-            command = [sys.executable, "-B", SOURCE / "tests/once.py", "--notes", notes, self.model.with_suffix(".pml"), "sh", "--",
+            command = [sys.executable, "-B", SOURCE / "tests/skip_if_searched.py", "--notes", notes, self.model.with_suffix(".pml"), "sh", "--",
                        self.search, *words]
             done = subprocess.run(command, capture_output=True, text=True, timeout=support.PATIENCE,
                                   env={**support.environment(), "PS_SHM_TEST_FULL": "", "PS_SHM_TEST_RECORD": "", **variables})

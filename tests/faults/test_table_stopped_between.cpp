@@ -119,7 +119,7 @@ Keys keys_of_bucket(std::uint64_t bucket, std::size_t count) {
 }  // namespace
 
 TEST_CASE(
-    "table moments: a dump at any moment of a push or an eviction misses nothing (table.P4, table.L2, table.D3)") {
+    "table stopped between: a dump at any moment of a push or an eviction misses nothing (table.P4, table.L2, table.D3)") {
   TableSpec spec = spec_of(64, 2);
   spec.initial_range = 0;
   TableJob job(spec, row_config(UpdateRule::kMomentum));
@@ -165,7 +165,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table moments: the dump behind a death at any point of an eviction or a push misses nothing (table.L1, "
+    "table stopped between: the dump behind a death at any point of an eviction or a push misses nothing (table.L1, "
     "table.D2)") {
   TableSpec spec = spec_of(64, 2);
   spec.initial_range = 0;
@@ -209,7 +209,8 @@ TEST_CASE(
   CHECK(copy.full == 1);
 }
 
-TEST_CASE("table moments: a worker that is killed while it restores a table leaves that to the next one (data.D1)") {
+TEST_CASE(
+    "table stopped between: a worker that is killed while it restores a table leaves that to the next one (data.D1)") {
   const Folder folder;
   const TableSpec spec = spec_of(1000, 2);
   const Keys keys = some_keys(500);
@@ -251,7 +252,7 @@ TEST_CASE("table moments: a worker that is killed while it restores a table leav
 }
 
 TEST_CASE(
-    "table moments: a worker that makes rows at any moment of a push finds the table whole while it grows (table.G1 to "
+    "table stopped between: a worker that makes rows at any moment of a push finds the table whole while it grows (table.G1 to "
     "table.G4, table.A1)") {
   TableSpec spec = spec_of(4096, 2);
   spec.initial_range = 0;
@@ -307,7 +308,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table moments: whatever another worker pushes, evicts or repairs at any moment of a push or an eviction, no row "
+    "table stopped between: whatever another worker pushes, evicts or repairs at any moment of a push or an eviction, no row "
     "has two owners (table.I1, table.I4, table.I5, table.P1, table.E1)") {
   TableSpec spec = spec_of(64, 2);
   spec.initial_range = 0;
@@ -355,7 +356,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table moments: whatever others do at any moment of evict() or expire(), a row that nobody pushes is evicted "
+    "table stopped between: whatever others do at any moment of evict() or expire(), a row that nobody pushes is evicted "
     "(table.E2, table.E5)") {
   ManualClock clock(ManualClock::Sleeps::kPass);
   TableSpec spec = spec_of(64, 1);
@@ -403,7 +404,7 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table moments: what a dead worker has pinned can be evicted, and what it was making is free, though its rank and "
+    "table stopped between: what a dead worker has pinned can be evicted, and what it was making is free, though its rank and "
     "its notes' rows are used again (table.P0, table.I7)") {
   TableSpec spec = spec_of(10'000, 2);
   JobConfig config = row_config(UpdateRule::kAdd);

@@ -40,7 +40,7 @@ JobConfig backup_config(std::uint32_t workers) {
 
 }  // namespace
 
-TEST_CASE("moments: a leaving worker keeps its lock byte until its last store (locks.L5)") {
+TEST_CASE("stopped between: a leaving worker keeps its lock byte until its last store (locks.L5)") {
   TestJob job;
   Member member(job);
   const JobSegments others = job.attach();
@@ -57,7 +57,7 @@ TEST_CASE("moments: a leaving worker keeps its lock byte until its last store (l
   CHECK(worker_state(others, 0) == WorkerState::kLeft);
 }
 
-TEST_CASE("moments: a first part is initialized last, and each part after its accumulator (directory.D6)") {
+TEST_CASE("stopped between: a first part is initialized last, and each part after its accumulator (directory.D6)") {
   JobConfig config = settings(1, Mode::kSync);
   config.ps_tasks = 2;
   config.placement = Placement::kPartition;
@@ -91,7 +91,7 @@ TEST_CASE("moments: a first part is initialized last, and each part after its ac
   CHECK(looks >= 5);
 }
 
-TEST_CASE("moments: a gradient segment is recorded only once its name leads to it (barrier.G1)") {
+TEST_CASE("stopped between: a gradient segment is recorded only once its name leads to it (barrier.G1)") {
   const JobConfig config = settings(1, Mode::kSync);
   Server server(config);
   AttachOutcome outcome;
@@ -113,7 +113,7 @@ TEST_CASE("moments: a gradient segment is recorded only once its name leads to i
 }
 
 TEST_CASE(
-    "moments: a sum that another one adds to while it is used, and whose buffer is used again, is used again "
+    "stopped between: a sum that another one adds to while it is used, and whose buffer is used again, is used again "
     "(barrier.B9)") {
   JobConfig config = settings(2, Mode::kSync);
   config.quorum = 1;
@@ -147,7 +147,8 @@ TEST_CASE(
   CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F + 10.0F * float(kFreeBuffersPerClass + 1)));
 }
 
-TEST_CASE("moments: a chunk whose buffer came from a variable that was declared since is not damage (directory.D1)") {
+TEST_CASE(
+    "stopped between: a chunk whose buffer came from a variable that was declared since is not damage (directory.D1)") {
   TestJob job;
   const Member member(job);
   const VariableShm& record = job.declare("v", 8);
@@ -173,7 +174,7 @@ TEST_CASE("moments: a chunk whose buffer came from a variable that was declared 
 }
 
 TEST_CASE(
-    "moments: a push notes no buffer number that it has read in an accumulator's rank set (snapshot.C5, slot.V4)") {
+    "stopped between: a push notes no buffer number that it has read in an accumulator's rank set (snapshot.C5, slot.V4)") {
   JobConfig config;
   config.workers = config.max_workers = 2;
   TestJob job(config);
@@ -214,7 +215,7 @@ TEST_CASE(
   CHECK(notes == 1);
 }
 
-TEST_CASE("moments: a sleeping helper does not undo a later round (barrier.A6)") {
+TEST_CASE("stopped between: a sleeping helper does not undo a later round (barrier.A6)") {
   TestJob job(backup_config(2));
   Member first(job), second(job);
   first.barrier.arrive(0);
@@ -233,7 +234,7 @@ TEST_CASE("moments: a sleeping helper does not undo a later round (barrier.A6)")
   CHECK(first.barrier.round() == 2);
 }
 
-TEST_CASE("moments: a sleeping decider takes no later round from a rank that was left behind (barrier.B11)") {
+TEST_CASE("stopped between: a sleeping decider takes no later round from a rank that was left behind (barrier.B11)") {
   TestJob job(backup_config(4));
   Member decider(job), other(job), absent(job), late(job);
   for (Member* one : {&decider, &other, &absent, &late}) one->barrier.arrive(0);
@@ -256,7 +257,8 @@ TEST_CASE("moments: a sleeping decider takes no later round from a rank that was
   CHECK(late.barrier.was_in(2));
 }
 
-TEST_CASE("moments: an ending ps task releases its byte before it checks whether it is the last one (names.N2)") {
+TEST_CASE(
+    "stopped between: an ending ps task releases its byte before it checks whether it is the last one (names.N2)") {
   const JobName name;
   JobConfig config = with_name(settings(1, Mode::kAsync), name.text());
   config.ps_tasks = 2;
@@ -276,7 +278,7 @@ TEST_CASE("moments: an ending ps task releases its byte before it checks whether
   CHECK(name.segments().empty());
 }
 
-TEST_CASE("moments: a record that was published while another one was being placed stays (directory.D1)") {
+TEST_CASE("stopped between: a record that was published while another one was being placed stays (directory.D1)") {
   TestJob job;
   const Member member(job);
   JobSegments others = job.attach();
@@ -302,7 +304,7 @@ TEST_CASE("moments: a record that was published while another one was being plac
 }
 
 TEST_CASE(
-    "moments: a worker that joins while a round is decided is awaited in the next one, whichever died (barrier.A2)") {
+    "stopped between: a worker that joins while a round is decided is awaited in the next one, whichever died (barrier.A2)") {
   bool has_joined = true;
   int accesses = 0;  // the decider's byte, before the successor of the dead worker joins
   for (; has_joined; ++accesses) {
@@ -334,7 +336,8 @@ TEST_CASE(
   CHECK(accesses > 10);
 }
 
-TEST_CASE("moments: a process that gets the loader's byte after another one has loaded loads nothing (data.D2)") {
+TEST_CASE(
+    "stopped between: a process that gets the loader's byte after another one has loaded loads nothing (data.D2)") {
   const JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
   AttachOutcome outcome;
@@ -353,7 +356,7 @@ TEST_CASE("moments: a process that gets the loader's byte after another one has 
   CHECK(loads == 1);
 }
 
-TEST_CASE("moments: a setter reads the settings only once it has the setter's byte (settings.S1)") {
+TEST_CASE("stopped between: a setter reads the settings only once it has the setter's byte (settings.S1)") {
   TestJob job;
   bool has_byte = false;
   int before = 0, behind = 0;
@@ -367,7 +370,7 @@ TEST_CASE("moments: a setter reads the settings only once it has the setter's by
   CHECK(behind > 0);
 }
 
-TEST_CASE("moments: a variable is listed once all of its parts are declared (directory.D1)") {
+TEST_CASE("stopped between: a variable is listed once all of its parts are declared (directory.D1)") {
   JobConfig config = settings(1, Mode::kAsync);
   config.ps_tasks = 2;
   config.placement = Placement::kPartition;
@@ -387,7 +390,8 @@ TEST_CASE("moments: a variable is listed once all of its parts are declared (dir
   CHECK(view.variables().size() == 1);
 }
 
-TEST_CASE("moments: when the leader of several writers closes a round, the others have its generation (round.R5)") {
+TEST_CASE(
+    "stopped between: when the leader of several writers closes a round, the others have its generation (round.R5)") {
   const Sharded all;
   Publisher one = all.writer(0), two = all.writer(1), three = all.writer(2);
   std::optional<Publishing> beside, last;

@@ -21,7 +21,7 @@ using namespace ps_shm;
 using namespace ps_shm::shm;
 using namespace ps_shm::test;
 
-TEST_CASE("moments: a snapshot whose point a waiter has opened is taken again (snapshot.C11)") {
+TEST_CASE("stopped between: a snapshot whose point a waiter has opened is taken again (snapshot.C11)") {
   JobConfig config = settings(3, Mode::kAsync);
   Server server(config);
   Worker taker(options(config, 0)), pusher(options(config, 1)), waiter(options(config, 2));
@@ -44,7 +44,8 @@ TEST_CASE("moments: a snapshot whose point a waiter has opened is taken again (s
   CHECK(snapshot.partial_ranks().empty());
 }
 
-TEST_CASE("moments: the step of a snapshot counts no step that was done after the snapshot point (snapshot.C13)") {
+TEST_CASE(
+    "stopped between: the step of a snapshot counts no step that was done after the snapshot point (snapshot.C13)") {
   for (const FaultPoint moment : {FaultPoint::kSnapshotReady, FaultPoint::kSnapshotBegun, FaultPoint::kSnapshotMoved}) {
     CAPTURE(std::uint64_t(moment));
     const JobConfig config = settings(1, Mode::kAsync);
@@ -71,7 +72,7 @@ TEST_CASE("moments: the step of a snapshot counts no step that was done after th
   }
 }
 
-TEST_CASE("moments: a checkpoint counts no example whose push its snapshot does not contain") {
+TEST_CASE("stopped between: a checkpoint counts no example whose push its snapshot does not contain") {
   const Folder folder;
   JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
@@ -85,7 +86,7 @@ TEST_CASE("moments: a checkpoint counts no example whose push its snapshot does 
   CHECK(Checkpoint(saved).examples() == std::vector<std::uint64_t>{32});
 }
 
-TEST_CASE("moments: each snapshot contains all of a restore or nothing of it") {
+TEST_CASE("stopped between: each snapshot contains all of a restore or nothing of it") {
   const Folder folder;
   JobConfig config = settings(1, Mode::kAsync);
   Server server(config);
@@ -109,7 +110,7 @@ TEST_CASE("moments: each snapshot contains all of a restore or nothing of it") {
   CHECK(looks >= 1);
 }
 
-TEST_CASE("moments: a pull of several variables never sees a part of a group of pushes (state.R2, state.R3)") {
+TEST_CASE("stopped between: a pull of several variables never sees a part of a group of pushes (state.R2, state.R3)") {
   const JobConfig config = settings(2, Mode::kAsync);
   Server server(config);
   Worker puller(options(config, 0)), pusher(options(config, 1));
@@ -147,7 +148,7 @@ TEST_CASE("moments: a pull of several variables never sees a part of a group of 
     }
 }
 
-TEST_CASE("moments: a step counted after a pull has begun makes its gradient older (steps.D1)") {
+TEST_CASE("stopped between: a step counted after a pull has begun makes its gradient older (steps.D1)") {
   JobConfig config = settings(2, Mode::kAsync);
   config.stale_limit = 1;
   Server server(config);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs a search with a deterministic result, unless it has passed with the same content before.
 
-    tests/once.py [--notes NOTES] FILE... -- COMMAND...
+    tests/skip_if_searched.py [--notes NOTES] FILE... -- COMMAND...
 
 The content is that of the files, of the programs and scripts in the command, its words, and the variables that searches
 go by. A FILE may be a folder, for all files below it, or a program on the PATH. What has passed is noted in the folder
