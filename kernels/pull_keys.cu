@@ -103,7 +103,8 @@ __device__ inline KeyPlace find(const KeyTable& table, std::uint64_t key) {
   return {.word = 0, .row = kUndecidedRow, .part = number};
 }
 
-__global__ void __launch_bounds__(kThreads) find_kernel(KeyTable table, RowIds keys, KeyPlace* places) {
+__global__ void __launch_bounds__(kThreads, 1)  // without the 1, registers are spilled for sm_120
+    find_kernel(KeyTable table, RowIds keys, KeyPlace* places) {
   for (std::size_t i = first_element(); i < keys.count; i += element_stride()) places[i] = find(table, row_id(keys, i));
 }
 

@@ -13,6 +13,12 @@ namespace ps_shm::kernels {
 namespace {
 
 constexpr unsigned kSendThreads = 512, kMaxLanes = 32;
+// Blocks on a multiprocessor. For sm_120 the compiler would rather spill registers than have two; 0: as it likes.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1200
+constexpr unsigned kLeastBlocks = 2;
+#else
+constexpr unsigned kLeastBlocks = 0;
+#endif
 constexpr std::uint32_t kTogether = 128;  // gradients of a row from which on the block sums it; estimated, not measured
 
 // Few, so that chunks arrive one after the other; more than kSenders, since these loads are scattered and more of
@@ -59,7 +65,7 @@ __device__ void sum_together(const T* gradients, const std::uint32_t* places, Sp
 }
 
 template <class T>  // float, or float4 for rows that consist of aligned vectors
-__global__ void __launch_bounds__(kSendThreads)
+__global__ void __launch_bounds__(kSendThreads, kLeastBlocks)
     send_kernel(RowSort rows, std::uint32_t count, const T* gradients, std::size_t columns, std::uint32_t piece_rows,
                 std::uint32_t pieces, std::uint64_t* ids, T* sums, std::uint32_t* arrived) {
   __shared__ T shared[kSendThreads];
