@@ -87,8 +87,7 @@ inline std::uint64_t unix_now_ns() noexcept {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-// Converts a duration. At most a century, since 64 bits of nanoseconds do not hold much more; so long, too, if there is no
-// limit.
+// Converts a duration. At most a century, since 64 bits of nanoseconds do not hold much more; without a limit, a century.
 inline std::uint64_t to_ns(double seconds) noexcept {
   return seconds > 0 ? static_cast<std::uint64_t>(std::min(seconds, 3e9) * 1e9) : 0;
 }

@@ -177,7 +177,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
     if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
   }
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
-  // A step on a GPU that ends in an error anyway does not wait for its loss.
+  // With `stop`, a GPU's step does not wait for its loss: the worker stops after the push.
   const bool pushes_unseen = !guard.is_on() || (options.gpu && options.on_nan == OnNan::kStop);
   Straggler straggler(options.delay, config::seed_of(worker.config()), worker.rank(),
                       [&] { return engine->work_seconds(); });
