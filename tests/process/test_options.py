@@ -1,6 +1,10 @@
 """How the programs document their options: --help, the page in docs/, and inspect_shm."""
 import json
+import pathlib
 import re
+import shutil
+import subprocess
+import tempfile
 
 import support
 from support import ProcessTest, run
@@ -134,6 +138,18 @@ class Version(ProcessTest):
             self.assertRegex(said["notice"], "NOTICE")
         doctor = json.loads(run("inspect_shm", "doctor", "--json")[1])["cuda"]["built_for"]
         self.assertTrue(said["CUDA"] == doctor or doctor is None and not said["CUDA"][0].isdigit(), said)
+
+    def test_the_notice_is_the_one_that_was_installed_with_the_program(self):
+        package = "ps_shm-0.1.0.dist-info/licenses/NOTICE"
+        for program, notice in (("bin/ps_shm", "share/doc/ps-shm/NOTICE"), ("bin/ps_shm", f"lib/python3.11/site-packages/{package}"),
+                                ("lib/python3.11/site-packages/ps_shm.scripts/ps_shm", f"lib/python3.11/site-packages/{package}")):
+            with self.subTest(program=program, notice=notice), tempfile.TemporaryDirectory() as folder:
+                place = pathlib.Path(folder).resolve()
+                for file, source in ((program, support.TOOLS / "ps_shm"), (notice, support.SOURCE / "NOTICE")):
+                    (place / file).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(source, place / file)
+                said = subprocess.run([place / program, "--version"], capture_output=True, text=True, timeout=support.PATIENCE)
+                self.assertEqual(said.stdout.splitlines()[-1].split(None, 1), ["notice", str(place / notice)], said)
 
 
 class Inspector(ProcessTest):

@@ -10,20 +10,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In the metadata of the Python package that has been installed together with the program; empty if there is none.
-fs::path in_package(const fs::path& prefix) {
+// In the metadata of the Python package among these packages; empty if it is not there.
+fs::path among(const fs::path& packages) {
   std::error_code failed;
-  for (fs::directory_iterator python(prefix / "lib", failed), end; !failed && python != end; python.increment(failed)) {
-    if (!python->path().filename().string().starts_with("python")) continue;
-    std::error_code absent;
-    for (fs::directory_iterator entry(python->path() / "site-packages", absent); !absent && entry != end;
-         entry.increment(absent)) {
-      const std::string name = entry->path().filename().string();
-      const fs::path notice = entry->path() / "licenses/NOTICE";
-      std::error_code ignored;
-      if (name.starts_with("ps_shm-") && name.ends_with(".dist-info") && fs::exists(notice, ignored)) return notice;
-    }
+  for (fs::directory_iterator entry(packages, failed), end; !failed && entry != end; entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
+    const fs::path notice = entry->path() / "licenses/NOTICE";
+    std::error_code ignored;
+    if (name.starts_with("ps_shm-") && name.ends_with(".dist-info") && fs::exists(notice, ignored)) return notice;
   }
+  return {};
+}
+
+// The same for the package that has been installed together with the program: in PREFIX/bin, or, from a wheel that brings
+// libraries, in a folder beside the package's own. There `prefix` is the folder of the packages.
+fs::path in_package(const fs::path& prefix) {
+  if (fs::path notice = among(prefix); !notice.empty()) return notice;
+  std::error_code failed;
+  for (fs::directory_iterator python(prefix / "lib", failed), end; !failed && python != end; python.increment(failed))
+    if (python->path().filename().string().starts_with("python"))
+      if (fs::path notice = among(python->path() / "site-packages"); !notice.empty()) return notice;
   return {};
 }
 
