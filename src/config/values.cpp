@@ -5,6 +5,8 @@
 #include <cmath>
 #include <string_view>
 
+#include "config/spelling.hpp"
+
 namespace ps_shm::config {
 namespace {
 
@@ -87,6 +89,13 @@ double read_seconds(const std::string& text) {
   constexpr std::pair<std::string_view, double> kUnits[] = {{"ms", 1e-3}, {"us", 1e-6},  {"ns", 1e-9}, {"s", 1.0},
                                                             {"m", 60.0},  {"min", 60.0}, {"h", 3600.0}};
   return read_with_unit(text, kUnits, fmt::format("time; write {} or plain seconds", kTimes));
+}
+
+WaitLimit read_wait_limit(const std::string& text) {
+  if (folded(text) == "none") return std::nullopt;
+  if (!text.empty() && std::isalpha(static_cast<unsigned char>(text[0])) != 0)
+    throw Error(fmt::format("'{}' is not a time; write {}, plain seconds, or none", text, kTimes));
+  return Seconds(read_seconds(text));
 }
 
 std::uint64_t read_bytes(const std::string& text) {

@@ -30,6 +30,7 @@ std::uint64_t read_whole(const std::string& text, std::uint64_t least, std::uint
 double read_real(const std::string& text);
 float read_float(const std::string& text);
 double read_seconds(const std::string& text);       // 5ms, 100us, 2s or plain seconds
+WaitLimit read_wait_limit(const std::string& text);  // the same, or none
 std::uint64_t read_bytes(const std::string& text);  // 4MiB, 64KiB, 1GiB or plain bytes
 
 void check_whole(std::uint64_t value, std::uint64_t least, std::uint64_t most);
@@ -156,10 +157,7 @@ Value<Struct> wait_limit(WaitLimit Struct::*member, Range range) {
           .words = {},
           .read =
               [=](Struct& in, const std::string& text) {
-                if (text == "none")
-                  in.*member = std::nullopt;
-                else
-                  in.*member = Seconds(read_seconds(text));
+                in.*member = read_wait_limit(text);
               },
           .check =
               [=](const Struct& in) {

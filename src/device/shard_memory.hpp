@@ -37,8 +37,8 @@ class ShardMemory {
 
   // Registers these shards in their present size, also again after they have grown: buffers of variables that were
   // added later may hold any chunk. No device work may use them meanwhile; therefore shards that others use, too
-  // (`is_shared`), stay unchanged. Calls announce() before what takes seconds. Returns false if it was refused: then what this call has registered is unregistered
-  // again.
+  // (`is_shared`), stay unchanged. Calls announce() before what takes seconds. Returns false if it was refused: then
+  // what this call has registered is unregistered again.
   [[nodiscard]] bool try_register(const std::set<std::uint32_t>& shards, bool read_only, bool is_shared,
                                   RegistrationTotals& totals, std::string& why,
                                   const std::function<void(const std::string&)>& announce) {

@@ -111,7 +111,8 @@ struct PS_SHM_HIDDEN JobView::Impl {
       }
       bytes.chunk_words += record->pieces * sizeof(shm::PieceWordShm);
       if (record->data_offset == record->words_offset) bytes.chunk_words -= sizeof(float);  // a scalar lies in its word
-      if (shm::has_row_counts(*record)) bytes.chunk_words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
+      if (shm::has_row_counts(*record))
+        bytes.chunk_words += ranks * shm::row_counts_stride(*record) * sizeof(std::uint64_t);
       if (shm::is_accumulator(*record))
         bytes.accumulators += record->elements * shm::gradients_per_float(*record) * sizeof(float);
       else

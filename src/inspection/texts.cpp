@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "config/live_rows.hpp"
-#include "shm/steps/gpu_note.hpp"
 #include "shm/steps/ssp_clock.hpp"
 
 namespace ps_shm {
@@ -83,7 +82,6 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
   const WorkerShm& entry = job.worker(rank);
   const auto what = static_cast<WaitingFor>(entry.waiting_for.load_acquire());  // (waiting.W3)
   const std::uint64_t on = entry.waiting_on.load_relaxed();                     // relaxed: diagnostic only
-  if (what == kWaitingForGpu) return "gpu";
   switch (what) {
     case WaitingFor::kNothing:
       return {};
@@ -116,6 +114,8 @@ std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::
       return "a variable to be declared";
     case WaitingFor::kOthersLeft:
       return "the other workers to leave";
+    case WaitingFor::kGpu:
+      return "gpu";
   }
   return "something unknown";
 }

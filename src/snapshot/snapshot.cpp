@@ -222,8 +222,7 @@ Snapshot::Impl::Impl(const Snapshotter& who, const SnapshotOptions& options) : t
         point = before_step(maker, options);
       } else if (traits_of(taker.job.config().mode).steps_together()) {
         // No worker waits for this, so it may take long.
-        point = maker.between_steps(
-            shm::to_ns(options.patience ? options.patience : options.wait));
+        point = maker.between_steps(shm::to_ns(options.patience ? options.patience : options.wait));
         if (point.is_held_up)
           throw Error(
               fmt::format("cannot take a snapshot of job '{}': step {} has been decided, but its workers, which are "

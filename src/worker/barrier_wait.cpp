@@ -33,8 +33,7 @@ bool BarrierWait::operator()(const std::vector<std::uint32_t>& missing) {
   for (const std::uint32_t other : missing)
     shm::record_event(core_.job,
                       {.kind = shm::EventKind::kLeftOut, .rank = other, .step = round_, .first = core_.rank});
-  wait_->log(
-      fmt::format("worker {}: step {} goes on without {}, after {} s of waiting", core_.rank, round_, whom(),
+  wait_->log(fmt::format("worker {}: step {} goes on without {}, after {} s of waiting", core_.rank, round_, whom(),
                          timeout->count()));
   return true;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "config/modes.hpp"
-#include "shm/steps/gpu_note.hpp"
 #include "worker/gradients.hpp"
 #include "worker/impl.hpp"
 #include "worker/table_state.hpp"
@@ -22,7 +21,7 @@ bool DevicePort::is_stop_requested() const {
   return worker_.options.stop_requested && worker_.options.stop_requested();
 }
 void DevicePort::mark_gpu_wait(bool is_waiting) const noexcept {
-  const auto what = is_waiting ? shm::kWaitingForGpu : shm::WaitingFor::kNothing;
+  const auto what = is_waiting ? shm::WaitingFor::kGpu : shm::WaitingFor::kNothing;
   worker_.entry.waiting_for.store_release(static_cast<std::uint32_t>(what));  // (waiting.W3)
 }
 const LiveSettings& DevicePort::live() const noexcept { return worker_.live.settings; }

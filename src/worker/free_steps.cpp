@@ -167,7 +167,8 @@ void FreeSteps::wait_for_slowest() {
             throw Timeout(fmt::format(
                 "worker {} of job '{}' waited {} s to be within {} steps of {}; end or continue it, "
                 "or raise `staleness` or `step-timeout`",
-                core_.rank, core_.job.job(), core_.config.step_timeout->count(), core_.live.settings.staleness, whom()));
+                core_.rank, core_.job.job(), core_.config.step_timeout->count(), core_.live.settings.staleness,
+                whom()));
         });
     if (core_.options.on_part) core_.options.on_part("wait", begin_ns, shm::monotonic_ns());
   }

@@ -10,7 +10,7 @@ namespace ps_shm {
 using shm::to_ns;
 
 Wait::Wait(const WorkerOptions& options, WaitLimit limit, double notice_seconds)
-    : options_(options), deadline_ns_(shm::now_ns() + shm::to_ns(limit)), period_ns_(to_ns(notice_seconds)) {
+    : options_(options), deadline_ns_(shm::now_ns() + to_ns(limit)), period_ns_(to_ns(notice_seconds)) {
   notice_ns_ = shm::now_ns() + period_ns_;
 }
 

@@ -19,7 +19,6 @@
 #include "shm/segment/directory.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/slots/versioned_slot.hpp"
-#include "shm/steps/gpu_note.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "support/test_job.hpp"
 
@@ -322,7 +321,7 @@ TEST_CASE("job view: what a worker waits for is reported with the missing ranks"
   CHECK(waiting(shm::WaitingFor::kData, 0) == "the shared data to be loaded");
   CHECK(waiting(shm::WaitingFor::kVariable, 0) == "a variable to be declared");
   CHECK(waiting(shm::WaitingFor::kOthersLeft, 0) == "the other workers to leave");
-  CHECK(waiting(shm::kWaitingForGpu, 0) == "gpu");
+  CHECK(waiting(shm::WaitingFor::kGpu, 0) == "gpu");
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");
   second.entry().pushing.store_release(8);  // after that snapshot point
   CHECK(waiting(shm::WaitingFor::kSnapshotPoint, 7) == "snapshot 7");

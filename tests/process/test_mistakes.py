@@ -79,6 +79,13 @@ class Words(ProcessTest):
                                      size).code, 0, shown)
         self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "5 minutes"), "100us, 5ms, 2s, 5m, 1h")
 
+    def test_a_wait_may_have_no_limit(self):
+        for limit in ("none", "None"):
+            with self.subTest(limit):
+                self.assert_fails(1, run("worker_shm", "--job", self.job, "--wait-job", limit, "--data", "nowhere"), "nowhere")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--step-timeout", "never"), "plain seconds, or none")
+        self.assert_fails(2, run("ps_shm", "--job", self.job, "--step-timeout", "0"), "must be greater than 0")
+
 
 class Inspector(ProcessTest):
     def test_commands(self):

@@ -121,7 +121,8 @@ Json show_job(const std::string& job) {
   shown["bytes"] = {
       {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
       {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables},     {"bridge", bytes.bridge}, {"free_buffers", bytes.free_buffers},   {"chunk_words", bytes.chunk_words},
+      {"tables", bytes.tables},     {"bridge", bytes.bridge},         {"free_buffers", bytes.free_buffers},
+      {"chunk_words", bytes.chunk_words},
       {"padding", bytes.padding},   {"control", bytes.control},       {"total", bytes.total()}};
   return shown;
 }

@@ -74,7 +74,7 @@ Json show_table(const std::string& job, const std::string& name) {
   }
   shown.update(rates);
   shown["sampled"] = {
-      {"rows", rows.sampled},        {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
+      {"rows", rows.sampled},          {"with_keys", rows.with_keys}, {"sealed", rows.sealed},
       {"being_made", rows.being_made}, {"dead", rows.dead},           {"free", rows.free},
       {"mean_chain", rows.mean_chain}, {"p99_chain", rows.p99_chain}, {"longest_chain", rows.longest_chain}};
   const OddRows odd = TableReader(job, name).odd_rows(kSample);

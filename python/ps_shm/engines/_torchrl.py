@@ -15,7 +15,7 @@ from ._generation import weights as weights_of
 class _Transport:
     # Both sides: a process uses one of them.
 
-    def __init__(self, name: str, group: str, subscribers: int, records: int, timeout: float) -> None:
+    def __init__(self, name: str, group: str, subscribers: int, records: int, timeout: Optional[float]) -> None:
         self._name, self._group, self._timeout = name, group, timeout
         self._subscribers, self._records = subscribers, records
         self._publisher: Optional[_publication.Publisher] = None
@@ -93,7 +93,7 @@ class Scheme(WeightSyncScheme):
         group: str = "",
         subscribers: int = 64,
         records: int = 0,
-        timeout: float = 60.0,
+        timeout: Optional[float] = 60.0,
         strategy: str = "tensordict",
     ) -> None:
         super().__init__(strategy)

@@ -37,7 +37,7 @@ class InitInfo(WeightTransferInitInfo):
 
     name: str
     group: str = ""
-    wait: float = 60.0
+    wait: Optional[float] = 60.0
     copies: bool = False
 
 
@@ -46,7 +46,7 @@ class UpdateInfo(WeightTransferUpdateInfo):
     """Which generation a worker takes, and how long it waits for it, in seconds."""
 
     generation: int
-    timeout: float = 60.0
+    timeout: Optional[float] = 60.0
 
 
 class Engine(WeightTransferEngine[InitInfo, UpdateInfo]):

@@ -128,7 +128,7 @@ class Engines:
                 raise ValueError(f"the header {name!r} has more than one line")
         self._until: Optional[float] = None  # when requests after an interruption have to have ended
 
-    def init(self, name: str, *, group: str = "", wait: float = 60.0, copies: bool = False) -> None:
+    def init(self, name: str, *, group: str = "", wait: Optional[float] = 60.0, copies: bool = False) -> None:
         """Names the publication to all engines, once, before the first update.
 
         Args:

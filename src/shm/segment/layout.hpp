@@ -299,7 +299,8 @@ enum class WaitingFor : std::uint32_t {
   kClock = 5,
   kData = 6,
   kSnapshotPoint = 7,
-  kOthersLeft = 8
+  kOthersLeft = 8,
+  kGpu = 9  // which has not answered for long
 };
 
 // VariableShm::flags

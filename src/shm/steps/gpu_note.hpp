@@ -28,9 +28,6 @@ struct GpuNote {
   std::uint64_t registered_bytes = 0;  // host memory that is registered with CUDA
 };
 
-// WorkerShm::waiting_for of a worker whose GPU has not answered for long. Its value follows those of WaitingFor.
-inline constexpr WaitingFor kWaitingForGpu{9};
-
 // Requires: the caller owns the rank. Wait-free.
 void note_gpu(WorkerShm& entry, const GpuNote& note) noexcept;
 void forget_gpu(WorkerShm& entry) noexcept;

@@ -12,7 +12,7 @@
 namespace ps_shm::shm {
 
 struct PartCensus {
-  std::uint64_t sampled = 0;              // rows, of all that may be in use: all of them, if nothing is left out
+  std::uint64_t sampled = 0;                // rows, of all that may be in use: all of them, if nothing is left out
   std::uint64_t linked = 0;                 // rows that have keys
   std::uint64_t sealed = 0;                 // of these: somebody means to evict them
   std::uint64_t free = 0;                   // anybody's
