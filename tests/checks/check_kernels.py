@@ -38,6 +38,11 @@ FORMS = {"pull_pieces": [r"st\.global\.v4"], "send_pieces": [r"st\.(global\.)?v4
          "widen_pieces": [r"ld\.(global\.)?(nc\.)?v4\.u32", r"st\.(global\.)?v4\.(f|u|b)32"],
          "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
          "pull_keys": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
+# The same of kernels for sm_90 and later.
+FORMS_90 = {"bulk_reads": [r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes",
+                           r"mbarrier\.arrive\.expect_tx", r"mbarrier\.try_wait\.parity", r"fence\.mbarrier_init",
+                           r"cp\.async\.bulk\.global\.shared::cta\.bulk_group", r"cp\.async\.bulk\.wait_group\.read 1;",
+                           r"cp\.async\.bulk\.wait_group 0;", r"globaltimer", r"trap;"]}
 # kernel file -> how many vectors each of its entries loads before it stores the first one
 LOADED_FIRST = {"send_pieces": 4}
 OF_SYSTEM = re.compile(r"^\s*(?:@!?%p\d+ )?((?:ld|st|red|atom)(?:\.\w+)*\.sys(?:\.\w+)*|fence\.[\w.]+|membar\.\w+)", re.M)
@@ -78,9 +83,10 @@ def check_entry(where, text, wanted, architecture):
 
 def check(kernel, architecture, ptx):
     where = f"{kernel}, sm_{architecture}"
-    faults = [f"{where}: no {form}" for form in FORMS.get(kernel, []) if not re.search(form, ptx)]
+    forms = FORMS.get(kernel, []) + (FORMS_90.get(kernel, []) if architecture >= 90 else [])
+    faults = [f"{where}: no {form}" for form in forms if not re.search(form, ptx)]
     entries = entries_of(ptx)
-    for part, wanted in PRESENT[kernel].items():
+    for part, wanted in PRESENT.get(kernel, {}).items():
         names = [name for name in entries if part in name]
         if len(names) != 1:
             faults.append(f"{where}: {len(names)} entries are called {part}")
@@ -124,7 +130,7 @@ def check_dependencies():
 
 
 with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(2) as pool:
-    pairs = [(kernel, architecture) for kernel in PRESENT for architecture in (80, 90)]
+    pairs = [(kernel, architecture) for kernel in PRESENT for architecture in (80, 90)] + [(kernel, 90) for kernel in FORMS_90]
     texts = pool.map(lambda pair: ptx_of(*pair, folder), pairs)
     faults = [fault for pair, ptx in zip(pairs, texts) for fault in check(*pair, ptx)]
 spills, entries = check_reports()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -309,4 +310,48 @@ TEST_CASE("kernel protocols: a piece of rows is reported by a release when its n
     CHECK(arrived.host()[2] == 1 + kRows % kPieceRows);
     CHECK(arrived.host()[3] == 1);
   }
+}
+
+TEST_CASE("bulk reads: every byte comes to its place, by any number of blocks with any number of pieces in the ring") {
+  for (const char* order : {"0", "1"}) {
+    Watched on(order);
+    std::uint32_t room = 0;
+    REQUIRE(on_cpu::bulk_read_room(room) == kSuccess);
+    CHECK(room == 192 << 10);
+    for (const std::size_t bytes : {16U, 1024U, 5U * 1024, 300U * 1024 + 16}) {
+      const device::PinnedMemory<std::uint32_t> from(on.cuda, bytes / sizeof(std::uint32_t));
+      std::iota(from.host().begin(), from.host().end(), 1U);
+      for (const std::uint32_t blocks : {1U, 3U, 40U})
+        for (const std::uint32_t ring : {2U * 1024, 3U * 1024, room}) {
+          const device::DeviceMemory<std::uint32_t> to(on.cuda, from.count());
+          on.run([&] {
+            return on_cpu::bulk_read(reinterpret_cast<const std::byte*>(from.on_device()),
+                                     reinterpret_cast<std::byte*>(to.on_device()), bytes,
+                                     {.blocks = blocks, .piece_bytes = 1024, .ring_bytes = ring}, on.stream());
+          });
+          std::vector<std::uint32_t> got(from.count());
+          REQUIRE(on.cuda.copy(got.data(), to.on_device(), bytes, on.stream()) == kSuccess);
+          REQUIRE(on.cuda.synchronize(on.stream()) == kSuccess);
+          CHECK(std::equal(got.begin(), got.end(), from.host().begin()));
+        }
+    }
+  }
+}
+
+TEST_CASE("bulk reads: what is not aligned, or has less than two pieces in a ring, is refused") {
+  Watched on("0");
+  const device::PinnedMemory<std::byte> from(on.cuda, 4096);
+  const device::DeviceMemory<std::byte> to(on.cuda, 4096);
+  const auto read = [&](std::size_t at, std::size_t bytes, const kernels::BulkReads& how) {
+    return on_cpu::bulk_read(from.on_device() + at, to.on_device() + at, bytes, how, on.stream());
+  };
+  CHECK(read(0, 1024, {.blocks = 1, .piece_bytes = 512, .ring_bytes = 1024}) == kSuccess);
+  CHECK(read(0, 0, {.blocks = 1, .piece_bytes = 512, .ring_bytes = 1024}) == kSuccess);
+  CHECK(read(8, 1024, {.blocks = 1, .piece_bytes = 512, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(read(0, 1032, {.blocks = 1, .piece_bytes = 512, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(read(0, 1024, {.blocks = 0, .piece_bytes = 512, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(read(0, 1024, {.blocks = 1, .piece_bytes = 0, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(read(0, 1024, {.blocks = 1, .piece_bytes = 504, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(read(0, 1024, {.blocks = 1, .piece_bytes = 528, .ring_bytes = 1024}) == device::kInvalidValue);
+  CHECK(on.cuda.synchronize(on.stream()) == kSuccess);
 }

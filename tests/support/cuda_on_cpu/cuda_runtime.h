@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -71,17 +72,41 @@ inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes*, const void* kernel
   return cudaSuccess;
 }
 
+// The device is like an H100.
+inline constexpr int kSharedBytes = 48 << 10, kMostSharedBytes = 227 << 10;
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? __CUDA_ARCH__ / 100 : kMostSharedBytes;
+  return cudaSuccess;
+}
+
+// How much dynamic shared memory a launch of the kernel may ask for.
+template <class... Parameters>
+std::atomic<int>& shared_bytes_of(void (*)(Parameters...)) {
+  static std::atomic<int> most{kSharedBytes};  // of all kernels with these parameters, which is enough here
+  return most;
+}
+template <class... Parameters>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(Parameters...), cudaFuncAttribute, int value) {
+  if (value < 0 || value > kMostSharedBytes) return cudaErrorInvalidValue;
+  shared_bytes_of(kernel) = value;
+  return cudaSuccess;
+}
+
 // Rejects what CUDA rejects.
 template <class... Parameters, class... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments... arguments) {
-  if (config->dynamicSmemBytes != 0) return cudaErrorInvalidValue;
+  if (config->dynamicSmemBytes > static_cast<std::size_t>(shared_bytes_of(kernel).load())) return cudaErrorInvalidValue;
   if (!ps_shm::on_cpu::may_launch(config->gridDim, config->blockDim)) return cudaErrorInvalidConfiguration;
   const std::tuple<Parameters...> kept{static_cast<Parameters>(arguments)...};
   return ps_shm::on_cpu::enqueue(
       config->stream,
-      [grid = config->gridDim, block = config->blockDim, kernel, kept] {
-        ps_shm::on_cpu::run_grid(grid, block, [&] { std::apply(kernel, kept); });
+      [grid = config->gridDim, block = config->blockDim, shared = config->dynamicSmemBytes, kernel, kept] {
+        ps_shm::on_cpu::run_grid(grid, block, shared, [&] { std::apply(kernel, kept); });
       },
       reinterpret_cast<const void*>(kernel));
 }

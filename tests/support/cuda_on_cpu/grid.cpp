@@ -59,6 +59,7 @@ constexpr std::size_t kStack = std::size_t{64} << 10;
 constexpr std::size_t kStack = std::size_t{16} << 10;
 #endif
 constexpr unsigned kWarp = 32, kMostThreads = 1024;
+constexpr std::size_t kSharedAlignment = 128;
 
 enum class State { kReady, kAtBarrier, kInExchange, kDone };
 
@@ -108,6 +109,7 @@ struct Block {
   std::mt19937 random{order};
   Watcher watcher;
   const Noted* noted = nullptr;  // by the fiber that has its turn, for the watcher
+  std::vector<std::byte> shared;
 #if defined(__SANITIZE_ADDRESS__)
   const void* scheduler_bottom = nullptr;
   std::size_t scheduler_size = 0;
@@ -129,12 +131,6 @@ Block& use_block() {
 Loader& loader_of_thread() {
   static thread_local Loader loader;
   return loader;
-}
-
-[[noreturn]] void fault(const char* what, int line) {
-  std::fprintf(stderr, "kernel fault at line %d, block (%u, %u), thread (%u, %u): %s\n", line, blockIdx.x, blockIdx.y,
-               threadIdx.x, threadIdx.y, what);
-  std::abort();
 }
 
 void go(Place& from, Place& to) {
@@ -298,6 +294,12 @@ void run_block(std::size_t count) {
 
 }  // namespace
 
+void fault(const char* what, int line) {
+  std::fprintf(stderr, "kernel fault at line %d, block (%u, %u), thread (%u, %u): %s\n", line, blockIdx.x, blockIdx.y,
+               threadIdx.x, threadIdx.y, what);
+  std::abort();
+}
+
 void watch(Watcher watcher) { use_block().watcher = std::move(watcher); }
 
 void watch_loads(Loader loader) { loader_of_thread() = std::move(loader); }
@@ -317,7 +319,7 @@ bool may_launch(dim3 grid, dim3 size) {
          most_of(size.y, kMostThreads) && most_of(size.z, 64) && std::size_t{size.x} * size.y * size.z <= kMostThreads;
 }
 
-void run_grid(dim3 grid, dim3 size, const std::function<void()>& thread) {
+void run_grid(dim3 grid, dim3 size, std::size_t shared_bytes, const std::function<void()>& thread) {
   use_block();
   const std::size_t count = std::size_t{size.x} * size.y * size.z;
   if (block->stack_count < count) {
@@ -334,14 +336,23 @@ void run_grid(dim3 grid, dim3 size, const std::function<void()>& thread) {
   block->turns = numbers(count);
   gridDim = {grid.x, grid.y, grid.z};
   blockDim = {size.x, size.y, size.z};
+  block->shared.resize(shared_bytes == 0 ? 0 : shared_bytes + kSharedAlignment);
   std::vector<std::size_t> blocks = numbers(std::size_t{grid.x} * grid.y);
   put_in_order(blocks);
   for (const std::size_t number : blocks) {
     blockIdx = {static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x), 0};
+    std::fill(block->shared.begin(), block->shared.end(), std::byte{0xff});
     run_block(count);
   }
   block->current = nullptr;
 }
+
+std::byte* dynamic_shared() {
+  std::byte* const begin = block->shared.data();
+  return begin + (kSharedAlignment - reinterpret_cast<std::size_t>(begin) % kSharedAlignment) % kSharedAlignment;
+}
+
+bool is_made_at_once() { return block->is_random() ? block->random() % 2 == 0 : block->order == 1; }
 
 void note(Access access, const void* address, std::size_t bytes) {
   if (block->watcher) {

@@ -59,10 +59,14 @@ PS_SHM_ON_CPU_EXPORT void watch_loads(Loader loader);
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work, const void* kernel = nullptr);
 void load(const void* kernel);
 bool may_launch(dim3 grid, dim3 block);
-void run_grid(dim3 grid, dim3 block, const std::function<void()>& thread);
+// Each block begins with as much dynamic shared memory, of which all bits are set.
+void run_grid(dim3 grid, dim3 block, std::size_t shared_bytes, const std::function<void()>& thread);
+std::byte* dynamic_shared();  // a multiple of 128
 void note(Access access, const void* address, std::size_t bytes);
 const void* whole(const void* address, std::size_t bytes);  // an error if it is not a multiple of `bytes`
 bool meet(int line, bool fact);                             // the block's barrier; whether any thread's fact is true
 std::uint32_t exchange(int line, unsigned mask, std::uint32_t value, unsigned apart);
+bool is_made_at_once();  // an asynchronous copy; in order 0 never, in order 1 always, otherwise by chance
+[[noreturn]] void fault(const char* what, int line);
 
 }  // namespace ps_shm::on_cpu

@@ -1,4 +1,5 @@
-// Replaces kernels/system_memory.cuh, the only file with inline PTX: the same accesses by the compiler's atomics.
+// Replaces kernels/system_memory.cuh: the same accesses by the compiler's atomics. Only bulk_copies.cuh has inline PTX,
+// too.
 //
 // A vector is loaded member by member, with turns of other threads in between, because its members are not guaranteed
 // to be loaded at the same moment.
