@@ -6,6 +6,7 @@
 
 #include "device/cuda_calls.hpp"
 #include "device/transfer_kernels.hpp"
+#include "kernels/bulk_reads.hpp"
 #include "train/gpu/model_kernels.hpp"
 
 namespace ps_shm::bench {
@@ -16,5 +17,10 @@ train::ModelKernels& model_kernels();
 
 // Enqueues: to[i] += 1, `rounds` times over, by adds that are atomic towards what runs on the same device alone.
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream);
+
+// Those of kernels/bulk_reads.hpp.
+device::CudaError bulk_read_room(std::uint32_t& ring_bytes);
+device::CudaError bulk_read(const std::byte* from, std::byte* to, std::size_t bytes, const kernels::BulkReads& how,
+                            device::Stream stream);
 
 }  // namespace ps_shm::bench

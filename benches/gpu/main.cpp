@@ -40,7 +40,7 @@ constexpr Section kSections[] = {{"registrations", registrations, 20},
                                  {"tearing", tearing, 15},
                                  {"adds_with_processors", adds_with_processors, 18},
                                  {"adds_of_two_processes", adds_of_two_processes, 12},
-                                 {"moves", moves, 22},
+                                 {"moves", moves, 30},
                                  {"death", death, 20},
                                  {"links", links, 60},
                                  {"rows", rows, 60}};

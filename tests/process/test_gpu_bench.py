@@ -18,12 +18,14 @@ MAY_REPORT = os.environ["PS_SHM_BUILDTYPE"] != "debug" and os.environ["PS_SHM_SA
 ATTRIBUTES = {86, 88, 91, 99, 100, 113, 134, 147}
 SECTIONS = ("registrations", "waits", "tearing", "adds_with_processors", "adds_of_two_processes", "moves", "death",
             "links", "rows")
+BULK = {*(f"bulk_pull_{blocks}_blocks" for blocks in (4, 8, 16, 32, 66, 132)),
+        "bulk_pull_16_blocks_4_kib", "bulk_pull_16_blocks_32_kib"}
 PATIENT = ("--patience", "100")  # the benchmark's limits are for a machine that does nothing else
 
 
-def run(program, *arguments):
+def run(program, *arguments, **settings):
     done = subprocess.run([BENCHES / program, *PATIENT, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=PATIENCE)
+                          timeout=PATIENCE, env={**os.environ, **settings})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -68,11 +70,25 @@ class OnFake(unittest.TestCase):
                 self.assertEqual(seen["torn_4_bytes"], 0)
 
     def test_moves_have_every_way_and_size(self):
-        self.assertEqual([int(size) for size in self.found["moves"]], [4096 * 4**i for i in range(7)])
-        for ways in self.found["moves"].values():
-            for name in ("kernel_pull", "copy_engine_pull", "copy_engine_push",
-                         *(f"kernel_push_{blocks}_blocks" for blocks in (4, 8, 12, 16, 32))):
-                self.assertGreater(ways[name]["GB/s"], 0)
+        moves = dict(self.found["moves"])
+        self.assertEqual(moves.pop("bulk_copies"), {"ring_bytes": 192 << 10})
+        self.assertEqual([int(size) for size in moves], [4096 * 4**i for i in range(7)])
+        windows = {f"copy_engine_pull_{kib}_kib{streams}" for kib in (256, 512, 1024) for streams in ("", "_two_streams")}
+        for size, ways in moves.items():
+            names = {"kernel_pull", "copy_engine_pull", "copy_engine_pull_in_chunks", "copy_engine_push", *BULK,
+                     *(f"kernel_push_{blocks}_blocks" for blocks in (4, 8, 12, 16, 32))}
+            self.assertEqual(set(ways), names | (windows if int(size) >= 4 << 20 else set()))
+            for name, way in ways.items():
+                self.assertGreater(way["GB/s"], 0, name)
+
+    def test_a_gpu_without_bulk_copies_has_the_other_ways_and_says_so(self):
+        code, out, err = run("gpu_on_fake", "--quick", "--only", "moves", PS_SHM_TEST_WITHOUT_BULK_COPIES="1")
+        self.assertEqual(code, 0, out + err)
+        moves = json.loads(out)["moves"]
+        self.assertEqual(moves.pop("bulk_copies"), {"not_available": "they need compute capability 9.0"})
+        for ways in moves.values():
+            self.assertIn("kernel_pull", ways)
+            self.assertEqual(BULK & set(ways), set())
 
     def test_links_stand_beside_the_limit_of_the_same_run(self):
         cases = self.found["links"]["cases"]
