@@ -14,7 +14,7 @@ import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 ROOMS = ["shm", "update", "snapshot", "publish", "worker", "server", "inspection"]
-PROGRAMS = ["tests/unit_tests", "tests/stress_tests", "tests/test_interleavings", "tests/kill_matrix",
+PROGRAMS = ["tests/unit_tests", "tests/stress_tests", "tests/stopped_between", "tests/scenes", "tests/kill_matrix",
             "tests/publication_matrix", "tests/table_matrix", "tests/peer", "tools/ps_shm", "tools/worker_shm",
             "tools/launch_shm", "tools/inspect_shm"]
 
