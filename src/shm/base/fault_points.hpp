@@ -1,6 +1,6 @@
 // Named points between the stores of the protocols, at which tests kill or stop a process, and a hook at every access
-// to a shared word, with which tests drive interleavings. Without PS_SHM_FAULT_POINTS (tests/faults) all of this
-// compiles to nothing.
+// to a shared word, at which tests act or kill. Without PS_SHM_FAULT_POINTS (tests/faults) all of this compiles to
+// nothing.
 //
 // tests/faults/fault_table.hpp says how each point is reached; the kill matrix visits all of them.
 // tests/checks/check_fault_points.py reports pairs of stores without a fault point between them.
