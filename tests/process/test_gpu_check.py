@@ -1,4 +1,5 @@
 """Without a GPU, tools/gpu_check, --device cuda and --device auto report that there is none."""
+import contextlib
 import glob
 import json
 import lzma
@@ -16,10 +17,14 @@ import unittest.mock
 import support
 
 sys.path.insert(0, str(support.SOURCE / "tools" / "dev" / "gpu_checks"))
+import benchmark  # noqa: E402
+import decisions  # noqa: E402
 import jobs  # noqa: E402
+import peers  # noqa: E402
 import programs  # noqa: E402
 import python_package  # noqa: E402
 import table  # noqa: E402
+import ways  # noqa: E402
 
 GPU_CHECK = support.SOURCE / "tools" / "gpu_check"
 HAS_GPU = bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
@@ -257,36 +262,40 @@ if "--workers" not in options: sys.exit("as many workers as the box has GPUs")
 count = int(options["--workers"])
 if os.environ.get("FAULT") == "job" and options.get("--mode") == "async" and options["--device"] == "cuda": sys.exit(3)
 fault, device = os.environ.get("FAULT"), options["--device"]
-gpu = dict(strategy="as it is", resident=True, graph="step", graph_operations=11, redone_chunks=0, bounced_chunks=0)
+gpu = dict(strategy="as it is", threads=1, resident=True, graph="step", graph_operations=11, redone_chunks=0, bounced_chunks=0)
 if fault != "untimed":
     gpu.update(idle_share=0.5 if count > 1 else 0.25, step_us=dict(wait=1.0, pull=1.0, compute=1.0, push=1.0))
 on_gpu = {{"cpu": 0, "cuda": count, "cuda:0": count}}.get(device, count - 1) if fault != "cpu" else 0
 workers = [dict(gpu=gpu)] * on_gpu + [dict()] * (count - on_gpu)
 is_wrong = fault == "one process" and "--workers-per-process" in options
 total = count * float(options.get("--steps", 0)) - (fault == "sum" or is_wrong)
-print(json.dumps(dict(steps_per_second=100.0, per_worker=workers, value_min=total, value_max=total,
+rate = 200.0 if "CUDA_MPS_PIPE_DIRECTORY" in os.environ else 100.0
+print(json.dumps(dict(steps_per_second=rate, per_worker=workers, value_min=total - (fault == "uneven"), value_max=total,
                       test_accuracy=0.9 - 0.1 * (fault == "accuracy" and device == "cuda"),
-                      digest="0" if fault != "digest" and not is_wrong else str(os.getpid()))))
+                      digest="0" if fault not in ("digest", "repeat" if options.get("--model") == "mlp" else "digest") and not is_wrong else str(os.getpid()))))
 """
 INSPECT = """#!{python}
-import json
-import lzma
-print(json.dumps(dict(cuda=dict(no_gpu=None, gpus=[dict(device=0, name="stand-in", pci_address="")]))))
+import json, time
+print(json.dumps(dict(cuda=dict(no_gpu=None, gpus=[dict(device=0, name="stand-in", pci_address="")]),
+                      global_step=time.monotonic_ns() // 1000000)))
 """
+WAITS = "#!/bin/sh\nexec tail -f /dev/null\n"
 BENCH = """#!{python}
-import json, os, sys
-fault = os.environ.get("FAULT")
+import json, os, pathlib, signal, sys
+fault, section, folder = os.environ.get("FAULT"), sys.argv[sys.argv.index("--only") + 1], sys.argv[sys.argv.index("--to") + 1]
 ways = ("pull", "processor_gathers_then_copy", "bare_copy", "push", "copy_then_processor_pushes")
 adds = dict(is_exact=fault != "lost", lost_share=0.1 * (fault == "lost"))
-print(json.dumps(dict(seconds=1.0, facts=dict(gpus=[dict(host_atomics=dict(float_add=8))]),
-                      adds_with_processors=dict(processors_alone=adds, one_by_one=adds),
-                      tearing=dict(kernel_reads=dict(words=9, torn_4_bytes=int(fault == "torn"), torn_8_bytes=0,
-                                                     copies=1, mixed_copies=1)),
-                      death=dict(error="x") if fault == "bench" else dict(),
-                      rows=dict(warnings=[], cases=[dict(elements=16, ids="zipf", batch=9, is_right=fault != "rows",
-                                                         **dict.fromkeys(ways, {{"rows/s": 1e6}}))]),
-                      links=dict(cases=[dict(warnings=["refused"] if fault == "refused" else [])]))))
-sys.exit(fault == "bench")
+rate = 2e6 if "--table-mib" in sys.argv else 1e6
+found = dict(adds_with_processors=dict(processors_alone=adds, one_by_one=adds),
+             tearing=dict(kernel_reads=dict(words=9, torn_4_bytes=int(fault == "torn"), torn_8_bytes=0, copies=1, mixed_copies=1)),
+             death=dict(error="x") if fault == "bench" else dict(),
+             rows=dict(warnings=[], table_bytes=1 << 31, cases=[dict(elements=16, ids="zipf", batch=9, is_right=fault != "rows",
+                                                **dict.fromkeys(ways, {{"rows/s": rate}}))]),
+             links=dict(cases=[dict(warnings=["refused"] if fault == "refused" else [])])).get(section, {{}})
+facts = dict(gpus=[dict(host_atomics=dict(float_add=8))])
+pathlib.Path(folder, section + ".json").write_text(json.dumps({{"facts": facts, section: found}}))
+if fault == "stuck " + section: signal.pause()
+sys.exit(fault == "bench" and section == "death")
 """
 
 
@@ -312,7 +321,7 @@ class WithStandIns(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.build = pathlib.Path(folder.name).resolve()
         for name, text in (("tools/launch_shm", LAUNCH), ("tools/inspect_shm", INSPECT), ("benches/gpu", BENCH),
-                           ("tools/ps_shm", SUITE), ("tools/worker_shm", SUITE), ("tests/gpu_tests_on_gpu", SUITE)):
+                           ("tools/ps_shm", WAITS), ("tools/worker_shm", WAITS), ("tests/gpu_tests_on_gpu", SUITE), (peers.CONTROL, "#!/bin/sh\nexit 1\n")):
             self.write(name, text.format(python=sys.executable))
         info = self.build / "meson-info"
         info.mkdir()
@@ -331,16 +340,16 @@ class WithStandIns(unittest.TestCase):
         path.write_text(text)
         path.chmod(0o755)
 
-    def check(self, fault="", *options, env=None):
+    def check(self, fault="", *options, env=None, quick=("--quick",)):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
-                               self.json, "--quick", *options], capture_output=True, text=True, timeout=support.PATIENCE,
+                               self.json, *quick, *options], capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**os.environ, "FAULT": fault, "PATH": f"{self.build}:{os.environ['PATH']}", **(env or {})})
         return done.returncode, done.stdout + done.stderr, json.loads(self.json.read_text())
 
     def test_all_is_well(self):
         code, text, found = self.check()
         self.assertEqual(code, 0, text)
-        self.assertEqual([check["name"] for check in found["checks"] if not check["holds"]], ["PyTorch"])  # skipped
+        self.assertEqual([check["name"] for check in found["checks"] if not check["holds"]], ["PyTorch", "sharing with MPS"])  # skipped
         for key in ("test", "benchmark", "training", "accuracy", "digests", "count"):
             self.assertIn(key, found)
         self.assertEqual([found["training"]["sync"][key] for key in ("idle_share", "cuda_one_worker_idle_share")], [0.5, 0.25])
@@ -432,6 +441,11 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
             code, text, found = self.check(fault, "--part", "6", "--soak", "0.01")
             self.assertEqual(code, int(fault == "soak"), text)
             self.assertGreater(found["soak"]["rounds"], 0)
+
+    def test_a_part_that_there_is_not_is_refused(self):
+        code, out, err = check("--prebuilt", self.build, "--part", "10")
+        self.assertEqual((code, out), (2, ""))
+        self.assertIn("invalid choice: 10", err)
 
     def pack(self, folder, *modules):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--pack",
@@ -541,6 +555,9 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
                                         "case $* in *--test-case-exclude=*stream*,gpu\\ deaths:*) exit 0;; esac; exit 9\n")
         code, text, found = self.check("", "--part", "2")
         self.assertEqual(code, 0, text)
+        self.assertEqual([check["name"] for check in found["checks"]], ["memcheck one"])
+        code, text, found = self.check("", "--part", "2", quick=())
+        self.assertEqual(code, 0, text)
         self.assertEqual([check["name"] for check in found["checks"]], ["memcheck one", "racecheck one", "synccheck one"])
 
     def test_each_tool_has_its_share_of_the_time_and_says_so_where_there_is_none(self):
@@ -574,6 +591,109 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         self.assertEqual([(check["holds"], check["detail"]) for check in found["checks"]],
                          [(True, "good"), (None, "too little memory")])
         self.assertEqual(found["test"]["one"]["output"], "a.cpp:7: MESSAGE: skipped: too little memory\ngood\n")
+
+    def test_a_section_of_the_benchmark_that_is_ended_leaves_what_it_has_measured(self):
+        report = table.Report({"cuda": {}}, self.json)
+        with unittest.mock.patch.object(benchmark, "SECTION_SECONDS", 10), \
+                unittest.mock.patch.dict(os.environ, {"FAULT": "stuck tearing"}):
+            benchmark.measure(report, self.build, False)
+        [failed] = [check for check in report.checks if not check["holds"]]
+        self.assertRegex(failed["detail"], "^tearing: exit code 124: it took longer than 10 s$")
+        found = json.loads(self.json.read_text())["benchmark"]
+        self.assertEqual(set(found) - {"facts"}, {*benchmark.SECTIONS, benchmark.SMALL_TABLE})
+        self.assertEqual(found["tearing"]["kernel_reads"]["words"], 9)
+
+    def test_what_went_wrong_in_a_section_is_said_once(self):
+        code, text, _ = self.check("bench", "--part", "3")
+        self.assertEqual(code, 1, text)
+        self.assertIn("\nFAILED   benchmark: death: x\n", text)
+        self.write("benches/gpu", "#!/bin/sh\necho 'skip: no GPU (gone)'; exit 77\n")
+        code, text, _ = self.check("", "--part", "3")
+        self.assertEqual(code, 1, text)
+        self.assertIn("FAILED   benchmark: moves: exit code 77: skip: no GPU (gone); links: exit code 77", text)
+
+    def test_a_check_that_is_ended_has_written_each_section(self):
+        environment = {**os.environ, "FAULT": "stuck adds_with_processors"}
+        process = subprocess.Popen([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
+                                    self.json, "--part", "3"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment)
+        self.addCleanup(process.kill)
+
+        def sections():
+            return set(json.loads(self.json.read_text()).get("benchmark", {})) if self.json.exists() else set()
+
+        support.wait_until(lambda: sections() == {"facts", "moves", "links", "waits", "tearing"}, "those before it")
+        process.terminate()
+        self.assertEqual(process.wait(support.PATIENCE), 143)
+        self.assertLessEqual(sections(), {"facts", *benchmark.SECTIONS[:5]})
+
+    def test_jobs_run_in_each_way_and_say_what_they_decide(self):
+        code, text, found = self.check("", "--part", "8")
+        self.assertEqual(code, 0, text)
+        self.assertEqual({(mode, workers, way) for mode in found["jobs"] for workers in found["jobs"][mode] for way in found["jobs"][mode][workers]},
+                         {(mode, workers, way) for mode in ("async", "sync") for workers in ("1", "3") for way in ways.WAYS})
+        self.assertEqual(found["jobs"]["sync"]["3"]["ahead"]["digests"], ["0", "0"])
+        self.assertEqual([list(rates) for rates in found["large_counts"].values()], [["1", "8"]] * 3)
+        self.assertIn("decides steps enqueued ahead: yes (", text)
+        self.assertIn("decides workers on one GPU: processes (", text)
+
+    def test_digests_that_differ_and_counts_that_lose_are_named(self):
+        code, text, _ = self.check("repeat", "--part", "8")
+        self.assertEqual(code, 1, text)
+        self.assertIn("FAILED   sync digests repeat: 1 workers, ahead; ", text)
+        code, text, _ = self.check("uneven", "--part", "8")
+        self.assertEqual(code, 1, text)
+        self.assertIn("FAILED   count of 200,000, adam: ", text)
+
+    def test_a_job_that_fails_is_not_tried_again(self):
+        code, text, found = self.check("job", "--part", "8")
+        self.assertEqual(code, 0, text)  # that fault is one of --device cuda
+        self.write("tools/launch_shm", "#!/bin/sh\necho out of memory; exit 3\n")
+        code, text, found = self.check("", "--part", "8")
+        self.assertEqual(code, 1, text)
+        self.assertEqual(text.count("FAILED   job, async, 3 workers, ahead: "), 1)
+        self.assertIn("exit code 3: out of memory", text)
+
+    def test_sharing_is_measured_without_mps_and_with_its_daemon_which_ends(self):
+        log = self.build / "log"
+        self.write(peers.CONTROL, f"""#!/bin/sh
+[ -d "$CUDA_MPS_PIPE_DIRECTORY" ] || exit 9
+if [ "$1" = -d ]; then tail -f /dev/null & echo $! >{log}; else read -r line; echo $line >>{log}; kill $(head -1 {log}); fi
+""")
+        code, text, found = self.check("", "--part", "9")
+        self.assertEqual(code, 0, text)
+        self.assertEqual(found["mps"], {kind: dict.fromkeys(peers.SHARING, rate) for kind, rate in (("without MPS", 100.0), ("with MPS", 200.0))})
+        daemon, said = log.read_text().split()
+        self.assertEqual(said, "quit")
+        support.wait_until(lambda: not support.is_running(daemon), "the daemon has ended")
+
+    def test_where_mps_does_not_start_or_is_missing_only_its_measurement_is_skipped(self):
+        for why in ("does not start", "is not installed"):
+            report = table.Report({"cuda": {}})
+            with unittest.mock.patch.dict(os.environ, {"PATH": f"{self.build}:/bin" if "start" in why else str(self.build)}):
+                peers.share(report, self.build / "tools", True)
+            self.assertEqual([(check["holds"], check["detail"]) for check in report.checks], [(None, f"{peers.CONTROL} {why}")])
+            self.assertEqual(list(report.data["mps"]), ["without MPS"])
+            (self.build / peers.CONTROL).unlink(missing_ok=True)
+
+    def test_a_death_after_which_nothing_goes_on_fails_and_so_does_a_worker_that_ends_first(self):
+        def death(seconds):
+            report = table.Report({"cuda": {}})
+            with unittest.mock.patch.object(peers, "DEATH_SECONDS", seconds):
+                peers.time_death(report, self.build / "tools", True)
+            [check] = report.checks
+            return check["holds"], check["detail"]
+
+        holds, detail = death(support.PATIENCE)
+        self.assertTrue(holds, detail)
+        looks = self.build / "looks"
+        self.write("tools/inspect_shm", f"#!/bin/sh\necho >>{looks}\nstep=$((4 * $(wc -l <{looks})))\n"
+                                        "echo '{\"global_step\": '$((step < 24 ? step : 24))'}'\n")
+        self.assertEqual(death(5), (False, "no step 26 within 5 s"))
+        self.write("tools/worker_shm", "#!/bin/sh\necho no such device >&2; exit 4\n")
+        self.write("tools/inspect_shm", "#!/bin/sh\nexit 1\n")  # there is no job
+        holds, detail = death(support.PATIENCE)
+        self.assertFalse(holds)
+        self.assertRegex(detail, "/worker_shm: exit code 4: no such device$")
 
     def test_a_soak_is_told_how_long(self):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json",
@@ -610,6 +730,123 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
                 self.assertIn("digests", found)
 
 
+DOCTOR = """#!{python}
+import os, sys
+if sys.argv[1] != "doctor": os.execv("{tools}/inspect_shm", ["inspect_shm", *sys.argv[1:]])
+print('{{"cuda": {{"no_gpu": null, "gpus": [{{"device": 0, "name": "simulated", "pci_address": ""}}]}}}}')
+"""
+ON_DEVICE = """#!{python}
+import os, sys
+os.execv("{tools}/{program}", ["{program}", *(word.replace("cuda:0", "cuda").replace("cuda", "{device}") for word in sys.argv[1:])])
+"""
+
+
+class OnTheCpu(support.ProcessTest):
+    """Jobs as the checks run them, on the simulated GPU where this build has one: the programs are told so by scripts."""
+    DEVICE = "simulated" if os.environ.get("PS_SHM_CUDA") == "simulated" else "cpu"
+
+    def setUp(self):
+        super().setUp()
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = pathlib.Path(folder.name)
+        (self.build / "tools").mkdir()
+        for program in ("launch_shm", "ps_shm", "worker_shm", "inspect_shm"):
+            path = self.build / "tools" / program
+            path.write_text((DOCTOR if program == "inspect_shm" else ON_DEVICE).format(
+                python=sys.executable, tools=support.TOOLS, program=program, device=self.DEVICE))
+            path.chmod(0o755)
+
+    def check(self, part):
+        report = self.build / "report.json"
+        done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--json", report,
+                               "--quick", "--part", str(part)], capture_output=True, text=True, timeout=support.PATIENCE)
+        return done.returncode, done.stdout + done.stderr, json.loads(report.read_text())
+
+    def test_one_goes_on_after_a_death_and_the_job_is_removed(self):
+        report, started, running = table.Report({"cuda": {}}), [], programs.running
+
+        @contextlib.contextmanager
+        def noted(command):
+            with running(command) as process:
+                started.append(process)
+                yield process
+
+        with unittest.mock.patch.object(programs, "running", noted):
+            peers.time_death(report, self.build / "tools", True)
+        [check] = report.checks
+        self.assertTrue(check["holds"], check["detail"])
+        self.assertEqual([process.returncode == -signal.SIGKILL for process in started], [False, True, False])
+        self.assertRegex(check["detail"], "^the other one goes on after [0-9]+ ms; a step of both took [0-9.]+ ms$")
+        self.assertEqual(support.segments("gpu-check"), [])
+
+    @unittest.skipUnless(DEVICE == "simulated", "skipped: this build has no simulated GPU")
+    def test_the_jobs_and_the_peers(self):
+        for part, keys in ((8, {"jobs", "large_counts"}), (9, {"death_in_sync", "mps"})):
+            code, text, found = self.check(part)
+            self.assertEqual(code, 0, text)
+            self.assertLessEqual(keys, set(found))
+        self.assertEqual({len(ways_of) for of_mode in found["jobs"].values() for ways_of in of_mode.values()}, {len(ways.WAYS)})
+        self.assertEqual({one["threads"] for rates in found["large_counts"].values() for one in rates.values()}, {1, 8})
+
+    def test_the_sections_of_the_benchmark_are_in_the_report(self):
+        program = support.TOOLS.parent / "benches" / "gpu_on_fake"
+        if not program.exists() or support.SLOWNESS > 1:
+            self.skipTest("skipped: this build has no benchmark of the GPU that reports")
+        (self.build / "benches").mkdir()
+        (self.build / "benches" / "gpu").write_text(f"#!/bin/sh\nexec {program} --patience 100 \"$@\"\n")
+        (self.build / "benches" / "gpu").chmod(0o755)
+        report = table.Report({"cuda": {}}, self.build / "report.json")
+        with unittest.mock.patch.object(benchmark, "SECTIONS", ("waits", "rows")), \
+                unittest.mock.patch.object(benchmark, "SECTION_SECONDS", support.PATIENCE):
+            benchmark.measure(report, self.build, True)
+        self.assertEqual([check["detail"] for check in report.checks if not check["holds"]], [])
+        self.assertEqual(set(json.loads(report.path.read_text())["benchmark"]), {"facts", "context", "waits", "rows"})
+
+
+class Decisions(unittest.TestCase):
+    """What the figures decide, on both sides of each limit."""
+
+    def decided(self, **data):
+        return {name: text.partition(" (")[0] for name, text in decisions.made_of(data)}
+
+    def test_nothing_is_decided_without_figures(self):
+        self.assertEqual(self.decided(), {})
+        small = {"4096": {"kernel_pull": {"GB/s": 1.0}, "copy_engine_pull": {"GB/s": 1.0}}}
+        self.assertEqual(self.decided(benchmark={"moves": {**small, "error": "took longer"}, "rows": {}, "waits": {"error": "x"}}), {})
+
+    def test_host_memory_is_read_by_the_kernel_that_comes_near_the_copy_engine(self):
+        large, two, chunks = *decisions.WINDOWS.values(), decisions.LARGER_CHUNKS
+        for loads, bulk, one_stream, two_streams, says in (
+                (47.0, 0, 55.0, 55.0, "a kernel, whatever the size"), (40.0, 47.0, 55.0, 55.0, "a kernel, whatever the size"),
+                (40.0, 45.0, 50.0, 40.0, large), (46.0, 0, 49.0, 50.0, two), (46.0, 46.0, 49.0, 49.0, chunks)):
+            rates = {"kernel_pull": loads, "copy_engine_pull": 55.0, "copy_engine_push": 99.0, "kernel_push_4_blocks": 99.0,
+                     "copy_engine_pull_256_kib": one_stream, "copy_engine_pull_256_kib_two_streams": two_streams,
+                     "copy_engine_pull_512_kib": 54.0, **({"bulk_pull_16_blocks": bulk} if bulk else {})}
+            moves = {"bulk_copies": {}, str(2 << 20): {}, str(16 << 20): {name: {"GB/s": rate} for name, rate in rates.items()}}
+            self.assertEqual(self.decided(benchmark={"moves": moves}), {"how the GPU reads host memory": says})
+
+    def test_steps_are_enqueued_ahead_unless_the_stream_waits_longer_or_the_jobs_take_longer(self):
+        for stream, ahead, says in ((5.0, 100, "yes"), (9.0, 100, "no"), (5.0, 80, "not where a GPU is shared")):
+            waits = {"word_until_flag_by_stream_us": {"median": stream}, "word_until_flag_by_processor_us": {"median": 7.0}}
+            of_jobs = {mode: {"3": {"ahead": {"steps_per_second": ahead}, "by step": {"steps_per_second": 90}}} for mode in ("async", "sync")}
+            self.assertEqual(self.decided(benchmark={"waits": waits}, jobs=of_jobs), {"steps enqueued ahead": says})
+        self.assertEqual(self.decided(jobs=of_jobs), {"steps enqueued ahead": "not where a GPU is shared"})
+
+    def test_threads_are_better_where_they_are_faster_in_both_modes(self):
+        for sync, says in ((120, "threads of one process"), (95, "processes")):
+            of_jobs = {mode: {"3": {way: {"steps_per_second": rate} for way, rate in
+                                    (("ahead", 100), ("by step", 90), ("threads of one process", threads))}}
+                       for mode, threads in (("async", 120), ("sync", sync))}
+            self.assertEqual(self.decided(jobs=of_jobs)["workers on one GPU"], says)
+
+    def test_huge_pages_pay_where_a_large_table_is_half_as_fast(self):
+        for large, says in ((4.0, "yes"), (6.0, "no")):
+            found = {name: {"table_bytes": 1 << 31, "cases": [{"elements": 16, "ids": "uniform", "batch": 9, "pull": {"rows/s": rate}}]}
+                     for name, rate in ((benchmark.SMALL_TABLE, 10.0), ("rows", large))}
+            self.assertEqual(self.decided(benchmark=found), {"huge pages for tables": says})
+
+
 class Report(unittest.TestCase):
     """The report of the check and its parts."""
 
@@ -628,7 +865,7 @@ class Report(unittest.TestCase):
         self.assertIn("FAILED", report.as_text())
 
     def test_repeats_that_were_run_are_summed_up_though_one_failed(self):
-        gpu = {"strategy": "", "resident": True, "graph": "compute", "graph_operations": 8, "redone_chunks": 0, "bounced_chunks": 0}
+        gpu = {"strategy": "", "threads": 1, "resident": True, "graph": "compute", "graph_operations": 8, "redone_chunks": 0, "bounced_chunks": 0}
         run = {"steps_per_second": 100.0, "per_worker": [{"gpu": gpu}]}
         report, ways = table.Report({"cuda": {}}), 2 * len(jobs.WAYS)
         with unittest.mock.patch.object(jobs, "launch", side_effect=[run] * 4 * ways + [jobs.programs.Failed("no time")] * ways):

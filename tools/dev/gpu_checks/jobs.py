@@ -13,8 +13,8 @@ ONE_GPU = ("--device", "cuda:0")
 ONE_PROCESS = (*ONE_GPU, "--workers-per-process", "auto")
 
 
-def launch(tools, *arguments, seconds=180):
-    done = programs.run([tools / "launch_shm", "--json", *arguments], seconds)
+def launch(tools, *arguments, seconds=180, env=None):
+    done = programs.run([tools / "launch_shm", "--json", *arguments], seconds, env)
     if done.code != 0:
         raise programs.Failed(f"launch_shm {' '.join(map(str, arguments))}: exit code {done.code}: {done.last_line()}")
     return json.loads(done.out)
@@ -51,7 +51,7 @@ def sum_up(runs):
             "step_us": {part: median_of(gpu["step_us"][part] for gpu in gpus if "step_us" in gpu) for part in PARTS},
             "redone_chunks": sum(gpu["redone_chunks"] for gpu in gpus),
             "bounced_chunks": sum(gpu["bounced_chunks"] for gpu in gpus),
-            "strategy": gpus[0]["strategy"], "resident": gpus[0]["resident"], "graph": gpus[0]["graph"],
+            "strategy": gpus[0]["strategy"], "threads": gpus[0]["threads"], "resident": gpus[0]["resident"], "graph": gpus[0]["graph"],
             "graph_operations": gpus[0]["graph_operations"]}
 
 

@@ -49,15 +49,11 @@ def allow_share(share):
 
 def run(command, seconds, env=None):
     """Ends the program, and what it has started, when its time is over; the code is 124 then."""
-    libraries = [os.environ.get("LD_LIBRARY_PATH"), *cublas_folders(sys.path)]
-    env = {"LD_LIBRARY_PATH": ":".join(filter(None, libraries)), **(env or {})}
     if _allowed_until is not None:
         seconds = min(seconds, _allowed_until - time.monotonic())
         if seconds <= 0:
             raise Failed("the part's time is over")
-    process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, start_new_session=True,
-                               env={**os.environ, **env})
+    process = start(command, env)
     try:
         out, err = process.communicate(timeout=seconds)
         return Done(process.returncode, out, err)
@@ -67,6 +63,24 @@ def run(command, seconds, env=None):
     except BaseException:  # SystemExit by a signal: a program in a session of its own would go on
         end(process)
         raise
+
+
+@contextlib.contextmanager
+def running(command):
+    """Runs it beside what is done within it, and ends it then."""
+    with start(command) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                end(process)
+
+
+def start(command, env=None):
+    libraries = [os.environ.get("LD_LIBRARY_PATH"), *cublas_folders(sys.path)]
+    return subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True, start_new_session=True,
+                            env={**os.environ, "LD_LIBRARY_PATH": ":".join(filter(None, libraries)), **(env or {})})
 
 
 def end(process):
@@ -134,7 +148,7 @@ def sanitizer():
     return shutil.which("compute-sanitizer") or (str(beside_nvcc) if beside_nvcc.exists() else None)
 
 
-def sanitize_suite(report, build):
+def sanitize_suite(report, build, quick=False):
     program = sanitizer()
     if program is None:
         return report.add("compute-sanitizer", None, "it is not installed")
@@ -142,7 +156,7 @@ def sanitize_suite(report, build):
     # is killed by a test could not be told from what the tools have found.
     suffix = ["--test-case-exclude=*can wait on the stream*,gpu deaths: *"]
     # They take many times as long, so rounds are few, and a slow tool leaves the others their share of the time.
-    rounds, tools = {"PS_SHM_TEST_ROUNDS": "20"}, ("memcheck", "racecheck", "synccheck")
+    rounds, tools = {"PS_SHM_TEST_ROUNDS": "20"}, ("memcheck",) if quick else ("memcheck", "racecheck", "synccheck")
     for number, tool in enumerate(tools):
         prefix = [program, "--tool", tool, "--error-exitcode", "9", "--target-processes", "all"]
         with allow_share(1 / (len(tools) - number)):

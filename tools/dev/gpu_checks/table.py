@@ -2,8 +2,11 @@
 import json
 import os
 
+import decisions
+
 DATA_OF_PART = {1: ["test"], 2: ["memcheck", "racecheck", "synccheck"], 3: ["benchmark"], 4: ["training"],
-                5: ["accuracy", "digests", "count", "sharing"], 6: ["soak"], 7: ["pytorch"]}
+                5: ["accuracy", "digests", "count", "sharing"], 6: ["soak"], 7: ["pytorch"],
+                8: ["jobs", "large_counts"], 9: ["death_in_sync", "mps"]}
 MARKS = {True: "ok", False: "FAILED", None: "skipped"}
 
 
@@ -53,6 +56,7 @@ class Report:
             lines.append(f"GPU {gpu['device']}: {gpu['name']}, {gpu['pci_address']}")
         lines += [f"{MARKS[check['holds']]:8} {check['name']}: {check['detail']}" for check in self.checks]
         lines += [""] + [f"{name}: {text}" for name, text in self.figures + self._of_benchmark()]
+        lines += [f"decides {name}: {text}" for name, text in decisions.made_of(self.data)]
         failed = sum(check["holds"] is False for check in self.checks)
         lines.append(f"{len(self.checks) - failed} checks hold or were skipped, {failed} failed")
         return "\n".join(lines)
