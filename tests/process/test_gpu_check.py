@@ -1,6 +1,8 @@
 """Without a GPU, tools/gpu_check, --device cuda and --device auto report that there is none."""
+import argparse
 import contextlib
 import glob
+import importlib.util
 import json
 import lzma
 import os
@@ -11,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import unittest.mock
 
@@ -19,6 +22,7 @@ import support
 sys.path.insert(0, str(support.SOURCE / "tools" / "dev" / "gpu_checks"))
 import benchmark  # noqa: E402
 import decisions  # noqa: E402
+import first_light  # noqa: E402
 import jobs  # noqa: E402
 import peers  # noqa: E402
 import programs  # noqa: E402
@@ -28,6 +32,17 @@ import ways  # noqa: E402
 
 GPU_CHECK = support.SOURCE / "tools" / "gpu_check"
 HAS_GPU = bool(glob.glob("/dev/nvidia[0-9]*")) or os.path.exists("/dev/dxg")
+
+
+CALL_SECONDS = 540
+
+
+def main_of_checks():
+    path = support.SOURCE / "tools" / "dev" / "gpu_checks" / "__main__.py"
+    spec = importlib.util.spec_from_file_location("main_of_gpu_checks", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def check(*arguments):
@@ -127,9 +142,10 @@ class OnANewBox(support.ProcessTest):
         self.assertIn(code, (0, 3), err)  # 3: something of another job
         self.assertRegex(out, r"(?m)^CUDA: ")
         with tempfile.TemporaryDirectory() as folder:
-            for part in (("1",), ("5", "--quick"), ("6", "--soak", "2")):
-                report = pathlib.Path(folder) / f"{part[0]}.json"
-                code, out, err = check("--prebuilt", support.TOOLS.parent, "--part", *part, "--json", report)
+            for part in (("--part", "1"), ("--part", "5", "--quick"), ("--part", "6", "--soak", "2"), ("--part", "8"), ("--part", "9"),
+                         ("--first-light", "1"), ("--first-light", "4")):
+                report = pathlib.Path(folder) / f"{'-'.join(part)}.json"
+                code, out, err = check("--prebuilt", support.TOOLS.parent, *part, "--json", report)
                 self.assertEqual((code, err), (77, ""), out)
                 self.assertEqual(out, f"gpu_check: no GPU: {json.loads(report.read_text())['no_gpu']}\n")
 
@@ -442,10 +458,41 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
             self.assertEqual(code, int(fault == "soak"), text)
             self.assertGreater(found["soak"]["rounds"], 0)
 
-    def test_a_part_that_there_is_not_is_refused(self):
-        code, out, err = check("--prebuilt", self.build, "--part", "10")
-        self.assertEqual((code, out), (2, ""))
-        self.assertIn("invalid choice: 10", err)
+    def test_each_call_of_the_first_light_runs_its_parts_and_writes_few_files(self):
+        self.json = self.build / "out" / "report.json"
+        self.json.parent.mkdir()
+        for call, parts in first_light.CALLS.items():
+            began = time.monotonic()
+            code, text, found = self.check("", "--first-light", str(call), "--soak", "0.001", quick=())
+            self.assertEqual(code, 0, text)
+            self.assertLess(time.monotonic() - began, CALL_SECONDS)
+            self.assertLessEqual(set(map(str, parts)), set(found["parts"]))
+            self.assertLessEqual(len(os.listdir(self.json.parent)), 8)
+        self.assertEqual({int(part) for part in found["parts"]}, set(table.DATA_OF_PART) - {4})
+        self.assertEqual({int(part) for part, one in found["parts"].items() if one["quick"]}, first_light.QUICK_PARTS)
+        self.assertIn("$ uname -a\nLinux ", (self.json.parent / "report.box.txt").read_text())
+        self.assertIn("decides huge pages for tables: no (rows of 2,048 MiB are pulled with 50% of the rate of those of 200 MiB)", text)
+
+    def test_a_call_of_the_first_light_ends_within_nine_minutes_whatever_hangs(self):
+        for calls in first_light.CALLS.values():
+            self.assertLess(max(calls.values()) + 20, CALL_SECONDS)  # and what hangs is given ten seconds to end
+        self.write("tools/launch_shm", WAITS)
+        self.write("tests/gpu_tests_on_gpu", WAITS)
+        report, began = table.Report({"cuda": {}}, self.json), time.monotonic()
+        settings = argparse.Namespace(first_light=4, quick=False, mnist=None, soak=2)
+        self.addCleanup(programs.allow, None)
+        with unittest.mock.patch.dict(first_light.CALLS, {4: {6: 2, 9: 4}}):
+            main_of_checks().run_parts(report, self.build, settings, began)
+        self.assertLess(time.monotonic() - began, support.PATIENCE / 2)
+        self.assertIn("took longer than", report.data["soak"]["failures"][0])
+        self.assertIn((False, "the part's time is over"), [(check["holds"], check["detail"]) for check in report.checks])
+
+    def test_a_call_that_there_is_not_is_refused(self):
+        for wrong in (("--first-light", "5"), ("--first-light", "0"), ("--first-light", "x"), ("--first-light", "1", "--part", "2"),
+                      ("--part", "10")):
+            code, out, err = check("--prebuilt", self.build, *wrong)
+            self.assertEqual((code, out), (2, ""))
+            self.assertIn("--first-light says which parts" if len(wrong) == 4 else "invalid", err)
 
     def pack(self, folder, *modules):
         done = subprocess.run([sys.executable, support.SOURCE / "tools" / "dev" / "gpu_checks", "--build", self.build, "--pack",

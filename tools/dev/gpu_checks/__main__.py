@@ -8,6 +8,7 @@ import sys
 import time
 
 import benchmark
+import first_light
 import jobs
 import pack
 import peers
@@ -60,8 +61,12 @@ def parts_of(report, build, settings):
     }
 
 
-def planned(settings):
+def planned(settings, began):
     """Yields, for each part that is to run, its number, whether it is quick, and how many seconds it may take."""
+    if settings.first_light:
+        for number, until in first_light.CALLS[settings.first_light].items():
+            yield number, settings.quick or number in first_light.QUICK_PARTS, began + until - time.monotonic()
+        return
     wanted = {SANITIZE: settings.sanitize, SOAK: settings.soak}
     for number in [settings.part] if settings.part else [one for one in table.DATA_OF_PART if wanted.get(one, True)]:
         yield number, settings.quick, PART_SECONDS if number != SOAK else None
@@ -70,7 +75,7 @@ def planned(settings):
 def run_parts(report, build, settings, began):
     parts = parts_of(report, build, settings)
     try:
-        for number, quick, seconds in planned(settings):
+        for number, quick, seconds in planned(settings, began):
             report.begin_part(number, quick)
             programs.allow(seconds)
             for step in parts[number]:
@@ -87,9 +92,9 @@ def run_parts(report, build, settings, began):
 
 
 def begun_report(settings, data):
-    """A new one; of a single part, one that goes on with what other parts have written."""
+    """A new one; of a single part or call, one that goes on with what others have written."""
     report = table.Report(data, settings.json)
-    if settings.part and settings.json.exists():
+    if (settings.part or settings.first_light) and settings.json.exists():
         report.go_on()
     return report
 
@@ -118,10 +123,15 @@ def read_settings():
     parser.add_argument("--no-gpu", metavar="WHY", help="what tools/gpu_check has found out")
     parser.add_argument("--mnist", type=pathlib.Path)
     parser.add_argument("--part", type=int, choices=table.DATA_OF_PART)
+    parser.add_argument("--first-light", type=int, choices=first_light.CALLS)
     parser.add_argument("--soak", type=float, default=0)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--sanitize", action="store_true")
     settings = parser.parse_args()
+    if settings.part and settings.first_light:
+        parser.error("--first-light says which parts it runs; leave --part out")
+    if settings.first_light:
+        settings.soak = settings.soak or first_light.SOAK_MINUTES
     if settings.part == SOAK and not settings.soak:
         parser.error("--part 6 needs --soak MINUTES")
     return settings
@@ -161,6 +171,8 @@ def main():
 
     report = begun_report(settings, {"began_unix": time.time(), "cuda": cuda})
     kept_open = keep_gpus_open()  # noqa: F841: until the process ends
+    if settings.first_light == 1:
+        first_light.describe_box(settings.json.with_suffix(".box.txt"))
     run_parts(report, build, settings, began)
     print(report.as_text())
     print(f"all of it: {settings.json}")
