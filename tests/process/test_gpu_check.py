@@ -471,7 +471,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         self.assertEqual({int(part) for part in found["parts"]}, set(table.DATA_OF_PART) - {4})
         self.assertEqual({int(part) for part, one in found["parts"].items() if one["quick"]}, first_light.QUICK_PARTS)
         self.assertIn("$ uname -a\nLinux ", (self.json.parent / "report.box.txt").read_text())
-        self.assertIn("decides huge pages for tables: no (rows of 2,048 MiB are pulled with 50% of the rate of those of 200 MiB)", text)
+        self.assertIn("\n  huge pages for tables: no (rows of 2,048 MiB are pulled with 50% of the rate of those of 200 MiB)", text)
 
     def test_a_call_of_the_first_light_ends_within_nine_minutes_whatever_hangs(self):
         for calls in first_light.CALLS.values():
@@ -680,8 +680,8 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
                          {(mode, workers, way) for mode in ("async", "sync") for workers in ("1", "3") for way in ways.WAYS})
         self.assertEqual(found["jobs"]["sync"]["3"]["ahead"]["digests"], ["0", "0"])
         self.assertEqual([list(rates) for rates in found["large_counts"].values()], [["1", "8"]] * 3)
-        self.assertIn("decides steps enqueued ahead: yes (", text)
-        self.assertIn("decides workers on one GPU: processes (", text)
+        self.assertIn("What the figures decide:\n  steps enqueued ahead: yes (", text)
+        self.assertIn("\n  workers on one GPU: processes (", text)
 
     def test_digests_that_differ_and_counts_that_lose_are_named(self):
         code, text, _ = self.check("repeat", "--part", "8")

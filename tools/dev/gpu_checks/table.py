@@ -56,7 +56,8 @@ class Report:
             lines.append(f"GPU {gpu['device']}: {gpu['name']}, {gpu['pci_address']}")
         lines += [f"{MARKS[check['holds']]:8} {check['name']}: {check['detail']}" for check in self.checks]
         lines += [""] + [f"{name}: {text}" for name, text in self.figures + self._of_benchmark()]
-        lines += [f"decides {name}: {text}" for name, text in decisions.made_of(self.data)]
+        decided = [f"  {name}: {text}" for name, text in decisions.made_of(self.data)]
+        lines += ["", "What the figures decide:", *decided, ""] if decided else []
         failed = sum(check["holds"] is False for check in self.checks)
         lines.append(f"{len(self.checks) - failed} checks hold or were skipped, {failed} failed")
         return "\n".join(lines)
