@@ -11,6 +11,7 @@
 #include <string>
 
 #include "ps_shm/export.hpp"
+#include "ps_shm/types.hpp"
 
 namespace PS_SHM_API ps_shm {
 
@@ -37,9 +38,11 @@ enum class ErrorCode : std::uint32_t {
   kPublisherGone,        ///< class PublisherGone
 };
 
-/// The name of a code as Python and docs/errors.md write it, such as "RANK_TAKEN"; "UNKNOWN" for a number that is none.
+/// The name of a code as Python and docs/errors.md write it, such as "RANK_TAKEN"; "unknown" for a number that is none.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(ErrorCode code) noexcept;
+template <>
+PS_SHM_API ErrorCode parse(std::string_view name);  ///< @overload
 
 /// A failure of the library that is not the standard library's own (std::bad_alloc, std::system_error of threads).
 /// @code

@@ -39,6 +39,12 @@ enum class Wire {
   kBFloat16  ///< rounded to the nearest bfloat16, ties to even: a relative error of at most 2^-8. NaN stays NaN
 };
 
+/// As DType has it: float32 or bfloat16.
+/// @progress wait-free.
+PS_SHM_API const char* to_string(Wire wire) noexcept;
+template <>
+PS_SHM_API Wire parse(std::string_view name);  ///< @overload
+
 /// Options of a GpuLink.
 struct GpuOptions {
   int device = 0;              ///< CUDA's number of the GPU

@@ -151,7 +151,7 @@ struct ByteCount {
   std::uint64_t accumulators = 0;  ///< reduce atomic: accumulators
   std::uint64_t reserves = 0;      ///< additional buffers that snapshots need, from the first snapshot on
   std::uint64_t gradients = 0;     ///< gradient segments
-  std::uint64_t shared_data = 0;   ///< Worker::shared()
+  std::uint64_t shared_data = 0;   ///< Worker::shared_data()
   std::uint64_t tables = 0;        ///< tables by key
   std::uint64_t bridge = 0;        ///< what a bridge to other boxes keeps
   /// The sum of these.

@@ -28,10 +28,12 @@ enum class UpdateRule : std::uint32_t {
   kRowwiseAdagrad = 10,  ///< layout inplace only: 1 accumulator per row of the first axis
 };
 
-/// The name of a rule, such as "rowwise_adagrad"; "?" for a number that names no rule.
+/// The name of a rule, such as "rowwise_adagrad"; "unknown" for a number that names no rule.
 ///
 /// @progress wait-free.
 PS_SHM_API const char* to_string(UpdateRule rule) noexcept;
+template <>
+PS_SHM_API UpdateRule parse(std::string_view name);  ///< @overload
 
 /// The optimizer of a job. Settings that its rule does not use are ignored.
 struct Optimizer {

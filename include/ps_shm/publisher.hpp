@@ -32,6 +32,12 @@ enum class BusyPolicy {
   kWait,    ///< waits for a subscriber to release its lease, or to die
 };
 
+/// The name of a value: return or wait.
+/// @progress wait-free.
+PS_SHM_API const char* to_string(BusyPolicy busy) noexcept;
+template <>
+PS_SHM_API BusyPolicy parse(std::string_view name);  ///< @overload
+
 /// Options of a Publisher.
 struct PublisherOptions {
   std::string group{};  ///< Unix group whose users may subscribe or take the publication over; empty: only this user

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ps_shm/export.hpp"
+#include "ps_shm/types.hpp"
 
 namespace PS_SHM_API ps_shm {
 
@@ -54,5 +55,11 @@ struct Schedule {
 
   bool operator==(const Schedule&) const = default;
 };
+
+/// The name of a form, such as "cosine".
+/// @progress wait-free.
+PS_SHM_API const char* to_string(Schedule::Kind kind) noexcept;
+template <>
+PS_SHM_API Schedule::Kind parse(std::string_view name);  ///< @overload
 
 }  // namespace ps_shm

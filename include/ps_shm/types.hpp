@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "ps_shm/export.hpp"
 
@@ -94,8 +95,8 @@ enum class WorkerState {
   kDead    ///< the rank's last owner died without leaving
 };
 
-/// Returns the name of a value as settings and messages spell it, such as "float32" or "round-robin".
-/// The text is a constant of the library.
+/// Returns the name of a value as settings and messages spell it, such as "float32" or "round-robin"; "unknown" for a
+/// number that is no value. The text is a constant of the library.
 ///
 /// @progress wait-free.
 PS_SHM_API const char* to_string(DType dtype) noexcept;
@@ -105,7 +106,33 @@ PS_SHM_API const char* to_string(Adds adds) noexcept;                 ///< @over
 PS_SHM_API const char* to_string(Reduce reduce) noexcept;             ///< @overload
 PS_SHM_API const char* to_string(Placement placement) noexcept;       ///< @overload
 PS_SHM_API const char* to_string(PartitionBy partition_by) noexcept;  ///< @overload
+PS_SHM_API const char* to_string(Numa numa) noexcept;                 ///< @overload
 PS_SHM_API const char* to_string(WorkerState state) noexcept;         ///< @overload
+
+/// Returns the value of an enumeration that has this name: `parse<Mode>("sync")`. There is one for each enumeration of
+/// this library that has a to_string(), whose names it takes; case, hyphens and underscores do not matter.
+///
+/// @throws Error (kInvalidArgument), which lists the names that there are.
+template <class Enum>
+Enum parse(std::string_view name);
+template <>
+PS_SHM_API DType parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Mode parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Layout parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Adds parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Reduce parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Placement parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API PartitionBy parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API Numa parse(std::string_view name);  ///< @overload
+template <>
+PS_SHM_API WorkerState parse(std::string_view name);  ///< @overload
 
 /// The size of one element in bytes; 0 if there is no such type.
 ///

@@ -36,6 +36,12 @@ enum class Slots {
   kReset
 };
 
+/// The name of a value: keep or reset.
+/// @progress wait-free.
+PS_SHM_API const char* to_string(Slots slots) noexcept;
+template <>
+PS_SHM_API Slots parse(std::string_view name);  ///< @overload
+
 /// Which version of each chunk a copy of a variable holds, for Worker::pull_if_changed(). Empty: the copy holds
 /// nothing.
 struct Versions {
@@ -50,6 +56,8 @@ class Variable {
   const std::string& name() const noexcept;      ///< the name that it was declared with
   DType dtype() const noexcept;                  ///< type of its elements
   std::uint64_t element_count() const noexcept;  ///< number of elements of type dtype()
+  /// The extents of its axes; empty: a scalar.
+  std::span<const std::uint64_t> shape() const noexcept;
   Layout layout() const noexcept;                ///< how it is stored
 
   /// VariableSpec::lr_scale as it is in force (Worker::set_factors).

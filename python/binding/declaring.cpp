@@ -88,8 +88,8 @@ VariableSpec specify(const std::string& name, const Initial& init, nb::handle sh
   if (init.number && !update::takes_gradients(spec.dtype))
     throw nb::type_error(
         fmt::format("variable '{}': a number is for float32 and bfloat16; pass init as an array", name).c_str());
-  if (rule) spec.rule = rule_of(*rule);
-  if (layout) spec.layout = layout_of(*layout);
+  if (rule) spec.rule = parse<UpdateRule>(*rule);
+  if (layout) spec.layout = parse<Layout>(*layout);
   return spec;
 }
 

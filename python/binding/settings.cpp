@@ -109,31 +109,6 @@ void check_hyper_parameters(const Optimizer& optimizer, const nb::dict& given) {
 
 }  // namespace
 
-UpdateRule rule_of(const std::string& name) {
-  const std::span<const update::Traits> rules = update::all_rules();
-  std::vector<std::string> names;
-  for (const update::Traits& rule : rules) names.emplace_back(rule.name);
-  const std::string& chosen = config::choose("rule", name, names);
-  return std::find_if(rules.begin(), rules.end(), [&](const update::Traits& rule) { return chosen == rule.name; })
-      ->rule;
-}
-
-Evict evict_of(const std::string& name) {
-  constexpr Evict kAll[] = {Evict::kLru, Evict::kLfu, Evict::kAge, Evict::kNone};
-  std::vector<std::string> names;
-  for (const Evict evict : kAll) names.emplace_back(to_string(evict));
-  const std::string& chosen = config::choose("evict", name, names);
-  return kAll[std::find(names.begin(), names.end(), chosen) - names.begin()];
-}
-
-Layout layout_of(const std::string& name) {
-  std::vector<std::string> names;
-  for (const Layout layout : {Layout::kVersioned, Layout::kInplace, Layout::kSingleWriter})
-    names.emplace_back(to_string(layout));
-  const std::string& chosen = config::choose("layout", name, names);
-  return static_cast<Layout>(std::find(names.begin(), names.end(), chosen) - names.begin() + 1);
-}
-
 void alter(JobConfig& config, const nb::dict& settings) {
   alter(config, settings, false);
   check_hyper_parameters(config.optimizer, settings);

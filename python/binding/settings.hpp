@@ -13,11 +13,6 @@
 
 namespace ps_shm::python {
 
-// Throw Error where there is no such word.
-UpdateRule rule_of(const std::string& name);
-Layout layout_of(const std::string& name);
-Evict evict_of(const std::string& name);
-
 // Alters what `settings` names: numbers, words, True, or a dict for `place`. None stands for what is there.
 // Raises TypeError for a setting that there is not; throws Error for a value that it cannot have, and for one of update
 // rules that the job's has not.

@@ -66,8 +66,8 @@ nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_
                  std::uint32_t admit_after, bool touch_on_pull, float initial_range, std::uint64_t seed,
                  float regularize, float lr_scale, nb::object dtype) {
   TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
-  if (rule) spec.rule = rule_of(*rule);
-  spec.evict = evict_of(evict);
+  if (rule) spec.rule = parse<UpdateRule>(*rule);
+  spec.evict = parse<Evict>(evict);
   spec.ttl = ttl.value_or(0);
   spec.admit_after = admit_after;
   spec.touch_on_pull = touch_on_pull;

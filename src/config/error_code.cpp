@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include "config/values.hpp"
+
 namespace ps_shm {
 
 const char* to_string(ErrorCode code) noexcept {
@@ -43,7 +45,12 @@ const char* to_string(ErrorCode code) noexcept {
     case ErrorCode::kPublisherGone:
       return "PUBLISHER_GONE";
   }
-  return "UNKNOWN";
+  return "unknown";
+}
+
+template <>
+ErrorCode parse(std::string_view name) {
+  return config::value_named<ErrorCode>("code", name);
 }
 
 ErrorCode config::code_of(int error) noexcept {

@@ -7,6 +7,7 @@
 
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
+#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/table_spec.hpp"
 #include "ps_shm/variable_spec.hpp"
@@ -88,7 +89,25 @@ const char* to_string(Reduce reduce) noexcept {
 }
 
 const char* to_string(PartitionBy partition_by) noexcept {
-  return partition_by == PartitionBy::kHash ? "hash" : "range";
+  switch (partition_by) {
+    case PartitionBy::kRange:
+      return "range";
+    case PartitionBy::kHash:
+      return "hash";
+  }
+  return "unknown";
+}
+
+const char* to_string(Numa numa) noexcept {
+  switch (numa) {
+    case Numa::kAuto:
+      return "auto";
+    case Numa::kNone:
+      return "none";
+    case Numa::kNodes:
+      return "nodes";
+  }
+  return "unknown";
 }
 
 const char* to_string(Placement placement) noexcept {
@@ -101,6 +120,47 @@ const char* to_string(Placement placement) noexcept {
       return "partition";
   }
   return "unknown";
+}
+
+template <>
+DType parse(std::string_view name) {
+  return config::value_named<DType>("dtype", name);
+}
+template <>
+Mode parse(std::string_view name) {
+  return config::value_named<Mode>("mode", name);
+}
+template <>
+Layout parse(std::string_view name) {
+  return config::value_named<Layout>("layout", name);
+}
+template <>
+Adds parse(std::string_view name) {
+  return config::value_named<Adds>("adds", name);
+}
+template <>
+Reduce parse(std::string_view name) {
+  return config::value_named<Reduce>("reduce", name);
+}
+template <>
+Placement parse(std::string_view name) {
+  return config::value_named<Placement>("placement", name);
+}
+template <>
+PartitionBy parse(std::string_view name) {
+  return config::value_named<PartitionBy>("partition-by", name);
+}
+template <>
+Numa parse(std::string_view name) {
+  return config::value_named<Numa>("numa", name);
+}
+template <>
+WorkerState parse(std::string_view name) {
+  return config::value_named<WorkerState>("state", name);
+}
+template <>
+Evict parse(std::string_view name) {
+  return config::value_named<Evict>("evict", name);
 }
 
 std::uint64_t VariableSpec::element_count() const noexcept {

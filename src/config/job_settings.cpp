@@ -15,18 +15,6 @@
 namespace ps_shm::config {
 namespace {
 
-// A choice whose words are the names of the values.
-template <class Enum, class... More>
-Value<JobConfig> choice_of(Enum JobConfig::*member, More... values) {
-  return choice(member, Choices<Enum>{{values, to_string(values)}...});
-}
-
-Choices<Mode> modes() {
-  Choices<Mode> all;
-  for (const ModeTraits& row : kModes) all.emplace_back(row.mode, row.name);
-  return all;
-}
-
 Value<JobConfig> job_name() {
   Value<JobConfig> value = text(&JobConfig::job, "NAME");
   value.read = [](JobConfig& in, const std::string& text) {
@@ -174,7 +162,7 @@ Settings<JobConfig> make_job_settings() {
        "maximum number of workers at one time", {.otherwise = "twice `workers`, at least 16; `layout` single-writer: 1"}},
       {"threads", whole(&J::threads, 1, kMaxThreads), kWorkers, kBoth,
        "maximum number of threads with which a worker transfers large pulls and pushes"},
-      {"mode", choice(&J::mode, modes()), kJob, kBoth,
+      {"mode", choice(&J::mode), kJob, kBoth,
        "async: apply each push at once; ssp: the same, within a bound of staleness; sync: one combined update per step",
        {.common = kBoth}},
       {"staleness", whole(&J::staleness, 0, 0xffffffff), kJob, kBoth,
@@ -185,9 +173,9 @@ Settings<JobConfig> make_job_settings() {
       {"stale-limit", whole(&J::stale_limit, 0, kAny), kJob, kBoth,
        "async, ssp: drops a step whose gradient was computed from values that are so many global steps of other workers "
        "old, or more; 0: no limit", {.unit = "steps"}},
-      {"reduce", choice_of(&J::reduce, Reduce::kOrdered, Reduce::kAtomic), kJob, kBoth,
+      {"reduce", choice(&J::reduce), kJob, kBoth,
        "sync: ordered sums the gradients in rank order, atomic in the order of their arrival"},
-      {"adds", choice_of(&J::adds, Adds::kExact, Adds::kRacy), kJob, kBoth,
+      {"adds", choice(&J::adds), kJob, kBoth,
        "in-place variables: exact makes updates atomic, racy makes Hogwild! updates, of which some may be lost"},
       {"steps", whole_or_none(&J::steps, 1, kAny), kJob, kPs, "global step at which the job ends",
        {.unit = "steps", .otherwise = "no limit", .common = kPs}},
@@ -195,18 +183,18 @@ Settings<JobConfig> make_job_settings() {
        "how long to wait for live peers; then a sync step completes without them, and an ssp worker fails",
        {.unit = "s"}},
       {"ps-tasks", whole(&J::ps_tasks, 1, kMaxTasks), kPlacement, kBoth, "number of shards of the job"},
-      {"placement", choice_of(&J::placement, Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition),
+      {"placement", choice(&J::placement),
        kPlacement, kBoth, "policy that assigns variables to shards"},
       {"partitions", whole_or_none(&J::partitions, 1, 16384), kPlacement, kBoth,
        "placement partition: number of parts of a variable", {.otherwise = "one per shard"}},
-      {"partition-by", choice_of(&J::partition_by, PartitionBy::kRange, PartitionBy::kHash), kPlacement, kBoth,
+      {"partition-by", choice(&J::partition_by), kPlacement, kBoth,
        "placement partition, in-place variables: range gives a part neighbouring rows, hash gives row r to part r "
        "modulo the number of parts"},
       {"max-part-bytes", bytes_or_none(&J::max_part_bytes), kPlacement, kBoth,
        "placement partition: maximum size of a part, instead of `partitions`", {.unit = "bytes", .otherwise = "none"}},
       {"place", place(), kPlacement, kBoth,
        "place a variable in the given shard; may be repeated", {.takes_all = true}},
-      {"layout", choice_of(&J::layout, Layout::kVersioned, Layout::kInplace, Layout::kSingleWriter), kPlacement, kBoth,
+      {"layout", choice(&J::layout), kPlacement, kBoth,
        "memory layout of variables: versioned chunks; inplace, which rows need; single-writer, faster with optimizer "
        "slots, for jobs with one worker"},
       {"chunk-bytes", chunk_bytes(), kPlacement, kBoth,

@@ -1,16 +1,16 @@
 // The table of an optimizer's settings.
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
-#include "update/traits.hpp"
 
-namespace ps_shm::config {
-namespace {
+namespace ps_shm {
 
-Choices<UpdateRule> rules() {
-  Choices<UpdateRule> all;
-  for (const update::Traits& row : update::all_rules()) all.emplace_back(row.rule, row.name);
-  return all;
+template <>
+UpdateRule parse(std::string_view name) {
+  return config::value_named<UpdateRule>("rule", name);
 }
+
+namespace config {
+namespace {
 
 // Accepts what Schedule::parse accepts.
 void check_schedule(const Schedule& schedule) {
@@ -42,7 +42,7 @@ const Settings<Optimizer>& optimizer_settings() {
   constexpr unsigned kAll = kPs | kWorker | kLaunch;
   // clang-format off
   static const Settings<O> kRows = {
-      {"optimizer", choice(&O::rule, rules()), kGroup, kAll, "update rule; with `push-every` the default is add",
+      {"optimizer", choice(&O::rule), kGroup, kAll, "update rule; with `push-every` the default is add",
        {.common = kPs | kLaunch}},
       {"lr", amount(&O::lr), kGroup, kAll, "learning rate at step 0",
        {.otherwise = "depends on the optimizer: sgd 0.1, adam 0.001, ...", .common = kPs | kLaunch}},
@@ -79,4 +79,5 @@ const Settings<Optimizer>& optimizer_settings() {
   return kRows;
 }
 
-}  // namespace ps_shm::config
+}  // namespace config
+}  // namespace ps_shm

@@ -8,6 +8,7 @@
 #include <numbers>
 #include <string_view>
 
+#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm {
@@ -97,17 +98,36 @@ Schedule Schedule::parse(const std::string& text) {
 std::string Schedule::to_string() const {
   std::string text;
   if (warmup_steps > 0) text = fmt::format("warmup:{}+", warmup_steps);
+  text += ps_shm::to_string(kind);
   switch (kind) {
     case Kind::kConstant:
-      return text + "constant";
+      return text;
     case Kind::kExponential:
-      return text + fmt::format("exp:{}:{}", decay, decay_steps);
     case Kind::kStep:
-      return text + fmt::format("step:{}:{}", decay, decay_steps);
+      return text + fmt::format(":{}:{}", decay, decay_steps);
     case Kind::kCosine:
       break;
   }
-  return text + (decay == 0 ? fmt::format("cosine:{}", decay_steps) : fmt::format("cosine:{}:{}", decay_steps, decay));
+  return text + (decay == 0 ? fmt::format(":{}", decay_steps) : fmt::format(":{}:{}", decay_steps, decay));
+}
+
+const char* to_string(Schedule::Kind kind) noexcept {
+  switch (kind) {
+    case Schedule::Kind::kConstant:
+      return "constant";
+    case Schedule::Kind::kExponential:
+      return "exp";
+    case Schedule::Kind::kStep:
+      return "step";
+    case Schedule::Kind::kCosine:
+      return "cosine";
+  }
+  return "unknown";
+}
+
+template <>
+Schedule::Kind parse(std::string_view name) {
+  return config::value_named<Schedule::Kind>("lr-schedule", name);
 }
 
 float Schedule::factor(std::uint64_t step) const noexcept {

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm::config {
+
+inline constexpr std::string_view kNoName = "unknown";  // to_string() of a number that is no value
 
 inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
 
@@ -206,6 +209,26 @@ Value<Struct> text(std::string Struct::*member, const char* form) {
 template <class Enum>
 using Choices = std::vector<std::pair<Enum, std::string>>;
 
+// All values of an enumeration whose names to_string() knows. They are numbered one after the other, from 0 or 1.
+template <class Enum>
+Choices<Enum> all_values() {
+  const auto has_name = [](int number) { return std::string_view(to_string(Enum(number))) != kNoName; };
+  Choices<Enum> all;
+  for (int number = has_name(0) ? 0 : 1; has_name(number); ++number)
+    all.emplace_back(Enum(number), to_string(Enum(number)));
+  return all;
+}
+
+// What parse() of an enumeration does; `setting` is the setting with such values.
+template <class Enum>
+Enum value_named(const char* setting, std::string_view name) {
+  const Choices<Enum> all = all_values<Enum>();
+  std::vector<std::string> names;
+  for (const auto& one : all) names.push_back(one.second);
+  const std::string& chosen = choose(setting, std::string(name), names);
+  return std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.second == chosen; })->first;
+}
+
 // One of several words. A value without a word is written as an empty text: it is not given, or damaged.
 template <class Struct, class Enum>
 Value<Struct> choice(Enum Struct::*member, Choices<Enum> choices, bool may_be_none = false) {
@@ -231,6 +254,12 @@ Value<Struct> choice(Enum Struct::*member, Choices<Enum> choices, bool may_be_no
                   throw Error(fmt::format("unknown value; expected {}", fmt::join(words, "|")));
               },
           .write = word_of};
+}
+
+// One of all values of the enumeration.
+template <class Struct, class Enum>
+Value<Struct> choice(Enum Struct::*member) {
+  return choice(member, all_values<Enum>());
 }
 
 }  // namespace ps_shm::config

@@ -5,12 +5,28 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "config/values.hpp"
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
 #include "device/probe.hpp"
 #include "shm/segment/events.hpp"
 
 namespace ps_shm {
+
+const char* to_string(Wire wire) noexcept {
+  switch (wire) {
+    case Wire::kFloat32:
+      return "float32";
+    case Wire::kBFloat16:
+      return "bfloat16";
+  }
+  return "unknown";
+}
+
+template <>
+Wire parse(std::string_view name) {
+  return config::value_named<Wire>("wire", name);
+}
 
 GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::span<float* const> given_parameters,
                     std::span<const float* const> given_gradients, const GpuOptions& given_options,

@@ -6,9 +6,30 @@
 #include <optional>
 #include <utility>
 
+#include "config/values.hpp"
 #include "hooks/due.hpp"
 
 namespace ps_shm {
+
+const char* to_string(OnNan on_nan) noexcept {
+  switch (on_nan) {
+    case OnNan::kWarn:
+      return "warn";
+    case OnNan::kStop:
+      return "stop";
+    case OnNan::kSkip:
+      return "skip";
+    case OnNan::kRestore:
+      return "restore";
+  }
+  return "unknown";
+}
+
+template <>
+OnNan parse(std::string_view name) {
+  return config::value_named<OnNan>("on-nan", name);
+}
+
 namespace hooks {
 
 NanGuard::NanGuard(NanGuardOptions options, Worker* worker, std::string who)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "publish/generation_target.hpp"
 #include "publish/polling.hpp"
@@ -18,6 +19,22 @@
 #include "shm/publication/publication.hpp"
 
 namespace ps_shm {
+
+const char* to_string(BusyPolicy busy) noexcept {
+  switch (busy) {
+    case BusyPolicy::kReturn:
+      return "return";
+    case BusyPolicy::kWait:
+      return "wait";
+  }
+  return "unknown";
+}
+
+template <>
+BusyPolicy parse(std::string_view name) {
+  return config::value_named<BusyPolicy>("busy", name);
+}
+
 namespace {
 
 // "subscriber 1 (process 12)" and so on, for each live process; diagnostic only. Searches all processes.

@@ -162,9 +162,9 @@ void Generation::copy(std::uint32_t tensor, std::span<std::byte> out) const {
     throw Error(fmt::format("tensor '{}' has {} bytes, not {}", spec(tensor).name, bytes.size(), out.size()));
   copy_tensor(out.data(), bytes.data(), bytes.size(), impl_->bundle.generation_bytes());
 }
-void Generation::fail_size(std::uint32_t tensor, std::size_t bytes) const {
-  throw Error(fmt::format("tensor '{}' has elements of {}, not of {} bytes", spec(tensor).name,
-                          to_string(spec(tensor).dtype), bytes));
+void Generation::refuse_type(std::uint32_t tensor) const {
+  throw Error(fmt::format("the elements of tensor '{}' are {}: values<T>() needs T of that type", spec(tensor).name,
+                          to_string(spec(tensor).dtype)));
 }
 
 Subscriber::Subscriber(const std::string& name, const SubscriberOptions& options)

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/values.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
@@ -23,6 +24,24 @@
 #include "snapshot/snapshot.hpp"
 
 namespace ps_shm {
+
+const char* to_string(EndReason reason) noexcept {
+  switch (reason) {
+    case EndReason::kAllWorkersLeft:
+      return "all workers left";
+    case EndReason::kLingerOver:
+      return "linger over";
+    case EndReason::kStopRequested:
+      return "stop requested";
+  }
+  return "unknown";
+}
+
+template <>
+EndReason parse(std::string_view name) {
+  return config::value_named<EndReason>("reason", name);
+}
+
 namespace {
 
 constexpr std::uint64_t kSecondNs = 1'000'000'000;

@@ -14,7 +14,7 @@ const Traits* find_rule(std::uint32_t number) noexcept {
 }
 
 const Traits& traits_of(UpdateRule rule) noexcept {
-  static constexpr Traits kNone{.rule = {}, .name = "?", .lr = 0.0F};
+  static constexpr Traits kNone{.rule = {}, .name = "unknown", .lr = 0.0F};
   const Traits* const found = find_rule(static_cast<std::uint32_t>(rule));
   return found != nullptr ? *found : kNone;
 }

@@ -66,7 +66,7 @@ std::span<const Traits> all_rules() noexcept;
 // The row of the rule with this number, or nullptr if there is none.
 const Traits* find_rule(std::uint32_t number) noexcept;
 
-// The rule's row. For a number without a rule: a row with the name "?" and nothing else.
+// The rule's row. For a number without a rule: a row with the name "unknown" and nothing else.
 const Traits& traits_of(UpdateRule rule) noexcept;
 
 // The number of slots per element, including the average, which in-place variables do not have.

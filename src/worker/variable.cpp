@@ -2,10 +2,27 @@
 
 #include <fmt/format.h>
 
+#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "worker/variable_state.hpp"
 
 namespace ps_shm {
+
+const char* to_string(Slots slots) noexcept {
+  switch (slots) {
+    case Slots::kKeep:
+      return "keep";
+    case Slots::kReset:
+      return "reset";
+  }
+  return "unknown";
+}
+
+template <>
+Slots parse(std::string_view name) {
+  return config::value_named<Slots>("slots", name);
+}
+
 namespace {
 
 shm::Factors factors_of(const VariableState& state) {
@@ -18,6 +35,7 @@ shm::Factors factors_of(const VariableState& state) {
 const std::string& Variable::name() const noexcept { return state_->name; }
 DType Variable::dtype() const noexcept { return state_->dtype; }
 std::uint64_t Variable::element_count() const noexcept { return state_->element_count; }
+std::span<const std::uint64_t> Variable::shape() const noexcept { return state_->shape; }
 std::uint64_t Variable::rows() const noexcept { return state_->rows ? state_->rows->table().rows() : 0; }
 std::uint64_t Variable::row_size() const noexcept { return state_->rows ? state_->rows->table().row_elements() : 0; }
 Layout Variable::layout() const noexcept { return state_->layout; }

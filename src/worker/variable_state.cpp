@@ -60,6 +60,7 @@ VariableState::VariableState(shm::JobSegments& of, const shm::Directory& directo
   elements = first.whole_elements;
   dtype = static_cast<DType>(first.dtype);
   element_count = shm::element_count(first);
+  shape.assign(first.extents, first.extents + first.axes);
   array_dtype = shm::array_dtype(first);
   if (array_dtype == DType::kFloat32) span_elements_ = elements;
   if (update::takes_gradients(dtype)) gradient_elements_ = element_count;

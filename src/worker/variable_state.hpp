@@ -115,6 +115,7 @@ struct PS_SHM_HIDDEN VariableState {
   DType dtype;
   DType array_dtype;            // of the arrays in which its values are pulled and set (shm::array_dtype)
   std::uint64_t element_count;  // number of elements of its dtype
+  std::vector<std::uint64_t> shape;
   Layout layout;
   update::Settings settings;
   bool is_sum = false;     // whether its update rule only sums

@@ -126,7 +126,7 @@ class Usage(ProcessTest):
                                (("--max-rows", "at least 64"), ("--max-rows", "63")),
                                (("--admit-after", "at most 255"), ("--admit-after", "256")),
                                (("--ttl", "30 days"), ("--ttl", "2592001s")),
-                               (("--evict", "lfu|lru|age|none"), ("--evict", "worst"))):
+                               (("--evict", "lru|lfu|age|none"), ("--evict", "worst"))):
             with self.subTest(options):
                 self.assert_fails(2, run("launch_shm", "--model", "logistic", "--keyed", *options), *words)
         for option, value in (("--max-rows", "100"), ("--admit-after", "2"), ("--evict", "lru"), ("--ttl", "9s")):

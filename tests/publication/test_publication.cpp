@@ -72,7 +72,48 @@ TEST_CASE("publication: a subscriber reads what was published, with names, types
   CHECK(contains(message_of<Error>([&] { subscriber.find("none"); }), "no tensor 'none'"));
   CHECK(generation.values<std::int64_t>(1)[0] == 0x0101010101010101);
   CHECK(generation.values<float>(0).size() == 6);
-  CHECK(contains(message_of<Error>([&] { generation.values<float>(2); }), "elements of bfloat16, not of 4 bytes"));
+}
+
+TEST_CASE("publication: elements are given as the type of C++ that their dtype stands for, and as no other") {
+  struct Half {
+    std::uint16_t bits;
+  };
+  const PublicationName name;
+  BundleSpec spec{.name = name.text(), .tensors = {}, .subscribers = 4, .records = 0};
+  for (int dtype = 1; dtype <= int(DType::kFloat8E5M2); ++dtype)
+    spec.tensors.push_back({.name = fmt::format("t{}", dtype), .dtype = DType(dtype), .shape = {3}});
+  Publisher publisher(spec);
+  REQUIRE(publisher.publish(write_ones, 1) == 1);
+  Subscriber subscriber(name.text());
+  const Generation generation = subscriber.read();
+  // The dtypes as which T is accepted.
+  const auto accepted = [&](auto element) {
+    std::vector<DType> all;
+    for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor) {
+      const DType dtype = generation.spec(tensor).dtype;
+      try {
+        CHECK(generation.values<decltype(element)>(tensor).size() == 3);
+        all.push_back(dtype);
+      } catch (const Error& error) {
+        CHECK(contains(error.what(), fmt::format("are {}: values<T>()", to_string(dtype))));
+      }
+    }
+    return all;
+  };
+  using enum DType;
+  CHECK(accepted(float{}) == std::vector{kFloat32});
+  CHECK(accepted(double{}) == std::vector{kFloat64});
+  CHECK(accepted(bool{}) == std::vector{kBool});
+  CHECK(accepted(std::int64_t{}) == std::vector{kInt64});
+  CHECK(accepted(0LL) == std::vector{kInt64});
+  CHECK(accepted(std::int32_t{}) == std::vector{kInt32});
+  CHECK(accepted(std::int16_t{}) == std::vector{kInt16});
+  CHECK(accepted(std::int8_t{}) == std::vector{kInt8});
+  CHECK(accepted(std::uint64_t{}) == std::vector{kUint64});
+  CHECK(accepted(std::uint32_t{}) == std::vector{kUint32});
+  CHECK(accepted(std::uint16_t{}) == std::vector{kBFloat16, kFloat16, kUint16});
+  CHECK(accepted(std::uint8_t{}) == std::vector{kUint8, kFloat8E4M3, kFloat8E5M2});
+  CHECK(accepted(Half{}) == std::vector{kBFloat16, kFloat16});
 }
 
 TEST_CASE("publication: a generation does not change, whatever is published after it") {

@@ -48,7 +48,7 @@ TEST_CASE("every rule of the enumeration has a row, with a number and a name of 
 TEST_CASE("a number without a rule has no row") {
   for (const std::uint32_t number : {0U, 99U, ~0U}) {
     CHECK(find_rule(number) == nullptr);
-    CHECK(std::string(to_string(UpdateRule{number})) == "?");
+    CHECK(std::string(to_string(UpdateRule{number})) == "unknown");
     CHECK(default_lr(UpdateRule{number}) == 0);
     CHECK(slots_per_element(UpdateRule{number}, false) == 0);
   }

@@ -301,7 +301,7 @@ TEST_CASE("fork: every call of a parent's publisher, subscriber and generation t
           [&] { static_cast<void>(held->unix_ns()); },
           [&] { static_cast<void>(held->is_partial()); },
           [&] { static_cast<void>(held->tensor(0)); },
-          [&] { static_cast<void>(held->values<std::uint64_t>(0)); },
+          [&] { static_cast<void>(held->values<std::int64_t>(0)); },
           [&] { held->copy(0, {}); },
       });
       if (fault == 0 && is_writing)

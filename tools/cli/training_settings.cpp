@@ -24,8 +24,7 @@ const config::Settings<train::TableOptions>& table_settings() {
        "--keyed: the most rows that there may be; memory is taken as they come", {.unit = "rows"}},
       {"admit-after", whole(&T::admit_after, 1, 255), kData, kBoth,
        "--keyed: a feature gets a row the Nth time that it is pushed"},
-      {"evict", choice(&T::evict, Choices<Evict>{{Evict::kLfu, "lfu"},
-       {Evict::kLru, "lru"}, {Evict::kAge, "age"}, {Evict::kNone, "none"}}), kData, kBoth,
+      {"evict", choice(&T::evict), kData, kBoth,
        "--keyed: which row makes room for a new one if there are --max-rows: the least frequently or the least recently "
        "pushed one, or the oldest; none: new features get no row"},
       {"ttl", seconds(&T::ttl), kData, kBoth,
@@ -126,9 +125,8 @@ const config::Settings<TrainingSettings>& training_settings() {
          {.otherwise = "--lr with optimizer add, otherwise 0.1"}},
         {"count-size", whole(&T::size, 1, kAny), kData, kBoth, "count: size of the variable", {.unit = "elements"}},
         {"count-interval", seconds(&T::interval_seconds), kData, kBoth, "count: pause after each add", {.unit = "s"}},
-        {"on-nan", choice(&T::on_nan, Choices<OnNan>{{OnNan::kStop, "stop"}, {OnNan::kWarn, "warn"},
-         {OnNan::kSkip, "skip"}, {OnNan::kRestore, "restore"}}), Group::kWorkers, kBoth,
-         "action on a loss that is not finite: stop this worker, warn once and push, skip the gradient, or skip it and "
+        {"on-nan", choice(&T::on_nan), Group::kWorkers, kBoth,
+         "action on a loss that is not finite: warn once and push, stop this worker, skip the gradient, or skip it and "
          "restore the job's newest checkpoint from --checkpoint-dir"},
         {"wait-job", wait_limit(&T::wait_job, Range::kAmount), Group::kRun, kBoth,
          "how long to wait for the job to exist",
