@@ -404,12 +404,13 @@ class Worker {
 
   /// Returns a block of bytes that all workers of the job read and nobody changes, such as the data they train on. The
   /// first worker to come loads it into shared memory. The others wait for that, report it to the log callback, and
-  /// take over if the loader dies. A job has one such block, which is removed with it. `key` says what it is.
+  /// take over if the loader dies. A job has one such block, which is removed with it. `content` says what it holds: a
+  /// worker that expects something else is refused.
   ///
-  /// @throws Error with kNoSpace if /dev/shm is full, kInvalidState if the job has a block of another key; JobFinished;
-  /// Interrupted; and whatever `load` throws, after which the next worker tries.
+  /// @throws Error with kNoSpace if /dev/shm is full, kInvalidState if the job's block has another content;
+  /// JobFinished; Interrupted; and whatever `load` throws, after which the next worker tries.
   /// @progress blocks on the worker that loads.
-  SharedBytes shared(const std::string& key, const SharedLoader& load);
+  SharedBytes shared_data(const std::string& content, const SharedLoader& load);
 
   /// Changes VariableSpec::lr_scale and regularize of the variable, at once and for all workers: for pushes that begin
   /// later, or in mode sync from the step of this worker's next gradient on. (Of a step that a quorum decides without

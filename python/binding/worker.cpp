@@ -39,11 +39,11 @@ struct SharedHeader {
 };
 static_assert(sizeof(SharedHeader) == 256, "elements behind it lie aligned to 64 bytes");
 
-nb::object shared(const WorkerHandle& self, const std::string& key, nb::callable load) {
+nb::object shared_data(const WorkerHandle& self, const std::string& content, nb::callable load) {
   SharedBytes block;
   {
     const Turn turn(*self.rank);
-    block = self.use().shared(key, [&](const auto& room) {
+    block = self.use().shared_data(content, [&](const auto& room) {
       with_python([&] {
         const Array array(load(), Use::kRead, "what `load` has returned");
         SharedHeader header{.dtype = static_cast<std::uint64_t>(array.dtype()), .axes = array.shape().size()};
@@ -276,8 +276,8 @@ Progress: wait-free.)")
             return self.use().staleness();
           },
           "Returns the Staleness of the pushes made by this rank so far, including those of its earlier owners.")
-      .def("shared", &shared, "key"_a, "load"_a,
-           nb::sig("def shared(self, key: str, load: collections.abc.Callable[[], Array]) -> "
+      .def("shared_data", &shared_data, "content"_a, "load"_a,
+           nb::sig("def shared_data(self, content: str, load: collections.abc.Callable[[], Array]) -> "
                    "numpy.typing.NDArray[typing.Any]"),
            R"(Returns a read-only array that exists once for all workers of the job, such as the data they train on.
 
@@ -286,11 +286,11 @@ loader dies. A job has one such array, which is removed with it. The memory stay
 but not in a forked child.
 
 Args:
-    key: what the array is; the same in all workers.
+    content: what the array is; a worker that expects something else is refused.
     load: called without arguments, in one worker; it returns an array of at most 30 axes.
 
 Raises:
-    Error: the job has a shared array of another key, or one that was not loaded from Python (INVALID_STATE); /dev/shm
+    Error: the job has a shared array of another content, or one that was not loaded from Python (INVALID_STATE); /dev/shm
         is full (NO_SPACE).
     JobFinished: the job was ended.
     Exceptions of `load` propagate, and the next worker loads it.

@@ -67,7 +67,7 @@ struct PS_SHM_HIDDEN Worker::Impl : WorkerCore {
   std::optional<FirstState> restored(const VariableState& state, std::span<float> values);
 
   // sharing.cpp
-  void try_load(const std::string& key, const SharedLoader& load);
+  void try_load(const std::string& content, const SharedLoader& load);
 
   void note_pull() noexcept {
     if (notes_pulls) mode->note_pull();

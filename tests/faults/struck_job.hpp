@@ -238,7 +238,7 @@ class StruckJob {
   // The data that the workers share is complete, whichever process loaded it or died while loading.
   static void check_shared(Worker& worker) {
     constexpr std::size_t kBytes = 20'000;
-    const SharedBytes shared = worker.shared("bytes", [](const auto& room) {
+    const SharedBytes shared = worker.shared_data("bytes", [](const auto& room) {
       const std::span<std::byte> bytes = room(kBytes);
       std::fill(bytes.begin(), bytes.end(), std::byte{7});
     });

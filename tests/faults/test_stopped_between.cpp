@@ -350,7 +350,7 @@ TEST_CASE(
     const Looks watch([&](FaultPoint point) {
       if (point == FaultPoint::kDataTaken) SharedData::make(faster, "key", load);
     });
-    found = worker.shared("key", load).bytes[0];
+    found = worker.shared_data("key", load).bytes[0];
   }
   CHECK(found == std::byte{7});
   CHECK(loads == 1);

@@ -540,9 +540,9 @@ def test_an_exception_in_a_callback_is_the_callers(worker):
     with pytest.raises(LookupError, match="of the callback"):
         worker.variable("v", fail, shape=(4,))
     with pytest.raises(LookupError, match="of the callback"):
-        worker.shared("data", fail)
+        worker.shared_data("data", fail)
     assert worker.variable("v", lambda out: out.fill(3), shape=(4,)).pull().tolist() == [3] * 4
-    data = worker.shared("data", lambda: np.arange(6, dtype=np.int16).reshape(2, 3))
+    data = worker.shared_data("data", lambda: np.arange(6, dtype=np.int16).reshape(2, 3))
     assert data.tolist() == [[0, 1, 2], [3, 4, 5]] and data.dtype == np.int16 and not data.flags.writeable
 
 

@@ -127,7 +127,7 @@ void use_in_child(Mode mode, bool within_group) {
           static_cast<void>(worker->variables(specs, [](std::size_t, std::span<float>) {}));
         },
         [&] { static_cast<void>(worker->table(test::spec_of(64, 2))); },
-        [&] { static_cast<void>(worker->shared("data", [](const auto&) {})); },
+        [&] { static_cast<void>(worker->shared_data("data", [](const auto&) {})); },
         [&] { static_cast<void>(worker->step()); },
         [&] { static_cast<void>(worker->dropped_steps()); },
         [&] { worker->barrier(); },

@@ -37,7 +37,7 @@
 //
 //   0        +---------------------+
 //            | HeaderShm           |  the loader                          workers
-//   512      | SharedDataShm       |  the loader                          workers      size and key
+//   512      | SharedDataShm       |  the loader                          workers      size and content
 //   4096     | bytes               |  the loader                          workers
 //            +---------------------+
 //
@@ -400,8 +400,8 @@ struct alignas(kWriterLine) FreeBufferTableShm {
 // Describes the shared data. Plain fields, complete before the segment has a name.
 struct alignas(kWriterLine) SharedDataShm {
   std::uint64_t bytes;  // from kSharedDataOffset on
-  std::uint64_t key_bytes;
-  char key[1008];  // identifies the data; truncated at the end if it is longer
+  std::uint64_t content_bytes;
+  char content[1008];  // says what the data is; truncated at the end if it is longer
 };
 
 // The bridge's record. One process writes.

@@ -241,7 +241,7 @@ struct LayoutFields<FreeBufferTableShm> {
 template <>
 struct LayoutFields<SharedDataShm> {
   using Struct = SharedDataShm;
-  static constexpr LayoutField all[] = {PS_SHM_FIELD(bytes), PS_SHM_FIELD(key_bytes), PS_SHM_FIELD(key)};
+  static constexpr LayoutField all[] = {PS_SHM_FIELD(bytes), PS_SHM_FIELD(content_bytes), PS_SHM_FIELD(content)};
 };
 
 template <>

@@ -29,7 +29,7 @@ std::optional<SharedData> SharedData::try_attach(const JobSegments& job) {
   return data;
 }
 
-void SharedData::make(JobSegments& job, const std::string& key, const std::function<void(const Room&)>& load) {
+void SharedData::make(JobSegments& job, const std::string& content, const std::function<void(const Room&)>& load) {
   const std::string name = data_name(job.job());
   Segment segment;
   load([&](std::size_t bytes) {
@@ -38,8 +38,8 @@ void SharedData::make(JobSegments& job, const std::string& key, const std::funct
     fault_point(FaultPoint::kDataMade);
     auto& record = *reinterpret_cast<SharedDataShm*>(segment.data() + kSharedRecordOffset);
     record.bytes = bytes;
-    record.key_bytes = key.size();
-    key.copy(record.key, sizeof record.key);
+    record.content_bytes = content.size();
+    content.copy(record.content, sizeof record.content);
     return std::span(segment.data() + kSharedDataOffset, bytes);
   });
   if (!segment.is_mapped())
@@ -60,13 +60,13 @@ void SharedData::make(JobSegments& job, const std::string& key, const std::funct
   fault_point(FaultPoint::kDataAnnounced);
 }
 
-bool SharedData::is_of(const std::string& key) const noexcept {
+bool SharedData::is_of(const std::string& content) const noexcept {
   const SharedDataShm& found = record();
-  return found.key_bytes == key.size() &&
-         std::memcmp(found.key, key.data(), std::min(key.size(), sizeof found.key)) == 0;
+  return found.content_bytes == content.size() &&
+         std::memcmp(found.content, content.data(), std::min(content.size(), sizeof found.content)) == 0;
 }
 
-std::string SharedData::key() const { return std::string(text_of(record().key)); }
+std::string SharedData::content() const { return std::string(text_of(record().content)); }
 
 std::span<const std::byte> SharedData::bytes() const noexcept {
   return {segment_.data() + kSharedDataOffset, segment_.usable_bytes() - kSharedDataOffset};

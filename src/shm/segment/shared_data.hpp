@@ -29,11 +29,11 @@ class SharedData {
   // fills that memory. Requires: the caller holds kLoaderByte, and there is no block yet. Throws Error if /dev/shm is
   // full, and what `load` throws; nothing is left behind then.
   using Room = std::function<std::span<std::byte>(std::size_t bytes)>;
-  static void make(JobSegments& job, const std::string& key, const std::function<void(const Room&)>& load);
+  static void make(JobSegments& job, const std::string& content, const std::function<void(const Room&)>& load);
 
-  // Whether the block was made for this key.
-  bool is_of(const std::string& key) const noexcept;
-  std::string key() const;
+  // Whether the block was made for this content.
+  bool is_of(const std::string& content) const noexcept;
+  std::string content() const;
   std::span<const std::byte> bytes() const noexcept;
 
  private:

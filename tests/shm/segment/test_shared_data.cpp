@@ -55,8 +55,8 @@ TEST_CASE("shared data: one worker loads it, the others get the same, read-only 
   SharedBytes kept;
   {
     Worker one(member_of(job)), two(member_of(job));
-    const SharedBytes first = one.shared("key", filler(5000, 7, loads));
-    kept = two.shared("key", filler(1, 8, loads));
+    const SharedBytes first = one.shared_data("content", filler(5000, 7, loads));
+    kept = two.shared_data("content", filler(1, 8, loads));
     CHECK(loads == 1);
     CHECK(all_are(first.bytes, 5000, 7));
     CHECK(first.bytes.data() != kept.bytes.data());
@@ -67,44 +67,44 @@ TEST_CASE("shared data: one worker loads it, the others get the same, read-only 
   CHECK(mprotect(const_cast<std::byte*>(kept.bytes.data()), 4096, PROT_READ | PROT_WRITE) != 0);
 }
 
-TEST_CASE("shared data: another key is an error that names both") {
+TEST_CASE("shared data: another content is an error that names both") {
   const TestJob job;
   int loads = 0;
   Worker one(member_of(job)), two(member_of(job));
-  one.shared("this", filler(10, 1, loads));
-  const std::string found = test::error_of([&] { two.shared("that", filler(10, 1, loads)); });
+  one.shared_data("this", filler(10, 1, loads));
+  const std::string found = test::error_of([&] { two.shared_data("that", filler(10, 1, loads)); });
   CHECK(found.find("already share this, not that") != std::string::npos);
-  const std::string long_key(3000, 'k');
-  CHECK(test::error_of([&] { two.shared(long_key, filler(10, 1, loads)); }).size() > 3000);
+  const std::string long_content(3000, 'k');
+  CHECK(test::error_of([&] { two.shared_data(long_content, filler(10, 1, loads)); }).size() > 3000);
   CHECK(loads == 1);
 }
 
-TEST_CASE("shared data: keys that differ beyond the stored part are told apart by their length") {
+TEST_CASE("shared data: contents that differ beyond the stored part are told apart by their length") {
   const TestJob job;
   int loads = 0;
   Worker one(member_of(job));
-  const std::string key(2000, 'k');
-  one.shared(key, filler(10, 1, loads));
-  CHECK_NOTHROW(one.shared(key, filler(10, 1, loads)));
-  CHECK_THROWS_AS(one.shared(key + "k", filler(10, 1, loads)), Error);
+  const std::string content(2000, 'k');
+  one.shared_data(content, filler(10, 1, loads));
+  CHECK_NOTHROW(one.shared_data(content, filler(10, 1, loads)));
+  CHECK_THROWS_AS(one.shared_data(content + "k", filler(10, 1, loads)), Error);
 }
 
 TEST_CASE("shared data: a loader that throws leaves nothing, and the next worker loads") {
   const TestJob job;
   int loads = 0;
   Worker one(member_of(job)), two(member_of(job));
-  CHECK_THROWS_WITH_AS(one.shared("key", [](const auto& room) { room(100), throw Error("malformed"); }), "malformed",
+  CHECK_THROWS_WITH_AS(one.shared_data("content", [](const auto& room) { room(100), throw Error("malformed"); }), "malformed",
                        Error);
-  CHECK(test::error_of([&] { one.shared("key", [](const auto&) {}); }).find("no data was loaded") == 0);
+  CHECK(test::error_of([&] { one.shared_data("content", [](const auto&) {}); }).find("no data was loaded") == 0);
   CHECK_FALSE(std::filesystem::exists(path_of(job)));
-  CHECK(all_are(two.shared("key", filler(100, 3, loads)).bytes, 100, 3));
+  CHECK(all_are(two.shared_data("content", filler(100, 3, loads)).bytes, 100, 3));
 }
 
 TEST_CASE("shared data: if /dev/shm is full it is an error that gives the sizes") {
   const TestJob job;
   Worker worker(member_of(job));
   const std::size_t too_much = shm::shm_capacity_bytes() + (std::size_t{1} << 30);
-  const std::string found = test::error_of([&] { worker.shared("key", [&](const auto& room) { room(too_much); }); });
+  const std::string found = test::error_of([&] { worker.shared_data("content", [&](const auto& room) { room(too_much); }); });
   CHECK(found.find("MiB left") != std::string::npos);
   CHECK_FALSE(std::filesystem::exists(path_of(job)));
 }
@@ -117,7 +117,7 @@ TEST_CASE("shared data: waiting workers take over from a killed loader, and keep
     Bell is_loading, goes_on;
     Child loader([&] {
       Worker worker(member_of(job));
-      const SharedBytes shared = worker.shared("key", [&](const auto& room) {
+      const SharedBytes shared = worker.shared_data("content", [&](const auto& room) {
         const std::span<std::byte> out = room(1000);
         std::fill(out.begin(), out.begin() + 500, std::byte{1});
         is_loading.tell();
@@ -139,7 +139,7 @@ TEST_CASE("shared data: waiting workers take over from a killed loader, and keep
           return false;
         };
         Worker worker(options);
-        const SharedBytes shared = worker.shared("key", [](const auto& room) {
+        const SharedBytes shared = worker.shared_data("content", [](const auto& room) {
           const std::span<std::byte> out = room(1000);
           std::fill(out.begin(), out.end(), std::byte{2});
         });
@@ -166,7 +166,7 @@ TEST_CASE("shared data: what an earlier job of that name has left is replaced, a
   }
   {
     Worker worker(member_of(job));
-    CHECK(all_are(worker.shared("key", filler(100, 3, loads)).bytes, 100, 3));
+    CHECK(all_are(worker.shared_data("content", filler(100, 3, loads)).bytes, 100, 3));
     CHECK(shm::remove_job(job.name.text()) == shm::RemoveOutcome::kAlive);
   }
   CHECK(std::filesystem::exists(path_of(job)));
@@ -180,13 +180,13 @@ TEST_CASE("shared data: damaged data is an error that names it") {
     const TestJob job;
     int loads = 0;
     Worker worker(member_of(job));
-    worker.shared("key", filler(5000, 3, loads));
+    worker.shared_data("content", filler(5000, 3, loads));
     shm::Segment segment;
     REQUIRE(segment.open(shm::data_name(job.name.text()), shm::Access::kReadWrite) == shm::AttachOutcome::kReady);
     if (damage == 0) std::filesystem::resize_file(path_of(job), 5000);
     if (damage == 1) segment.header().number = 3;
     if (damage == 2) reinterpret_cast<shm::SharedDataShm*>(segment.data() + shm::kSharedRecordOffset)->bytes = 1 << 30;
-    const std::string found = test::error_of([&] { worker.shared("key", filler(1, 1, loads)); });
+    const std::string found = test::error_of([&] { worker.shared_data("content", filler(1, 1, loads)); });
     CHECK(found.find(shm::data_name(job.name.text())) != std::string::npos);
     CHECK(loads == 1);
   }

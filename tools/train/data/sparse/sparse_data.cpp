@@ -142,10 +142,10 @@ SparseData SparseData::parse(std::string_view text, const std::string& name, con
 }
 
 SparseData SparseData::share(Worker& worker, const std::string& source, const SparseSourceOptions& options) {
-  const std::string key = fmt::format("{} (format {}, first index {}, hash bits {}, features {}, keyed {})", source,
+  const std::string content = fmt::format("{} (format {}, first index {}, hash bits {}, features {}, keyed {})", source,
                                       static_cast<int>(options.format), static_cast<int>(options.first_index),
                                       options.hash_bits, options.features, options.keyed);
-  const SharedBytes shared = worker.shared(key, [&](const auto& room) {
+  const SharedBytes shared = worker.shared_data(content, [&](const auto& room) {
     const SparseData data = read(source, options);
     const auto* const words = data.words().data();
     const std::span<std::byte> out =
