@@ -95,8 +95,8 @@ TEST_CASE("publication: tensors without elements are published as they are, and 
     CHECK(generation.tensor(1)[4095] == wanted);
     CHECK(generation.values<std::uint16_t>(2).empty());
     generation.copy(2, {});
-    const std::uint32_t row = std::uint32_t(generation.tensor(1).data() - subscriber.memory().data()) / 4096;
-    CHECK(subscriber.memory().size() == 3 * 4096);
+    const std::uint32_t row = std::uint32_t(generation.tensor(1).data() - subscriber.memory().data()) / shm::kLargestPage;
+    CHECK(subscriber.memory().size() == 3 * shm::kLargestPage);
     CHECK_NOTHROW(subscriber.pin(generation, row));
     CHECK_THROWS_AS(subscriber.pin(generation, row == 2 ? 0 : row + 1), Error);
     subscriber.unpin_all();

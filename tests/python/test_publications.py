@@ -473,7 +473,7 @@ class FakeCuda:
 
     def cuMemHostRegister_v2(self, address, size, flags):
         address, size = address.value, size.value
-        assert address % 4096 == 0 and size % 4096 == 0 and size <= 1 << 30
+        assert address % 65536 == 0 and size % 65536 == 0 and size <= 1 << 30
         assert all(address + size <= begin or begin + length <= address for begin, length in self.ranges.items())
         if flags in self.refuses:
             return 801
@@ -562,7 +562,7 @@ def test_a_tensor_can_be_filled_where_it_will_lie(job):
             generation = subscriber.read()
             assert generation.torch("w").tolist() == [[0, 1, 2], [3, 4, 5]]
             address, row_bytes, rows = subscriber.memory
-            assert 0 <= generation.torch("w").data_ptr() - address < row_bytes and rows == 34 and row_bytes == 4096
+            assert 0 <= generation.torch("w").data_ptr() - address < row_bytes and rows == 34 and row_bytes == 65536
             del generation
 
 

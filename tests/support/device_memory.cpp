@@ -1,6 +1,7 @@
 #include "support/device_memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
@@ -10,7 +11,8 @@ namespace ps_shm::test {
 
 namespace {
 
-constexpr std::size_t kPage = 4096, kRoom = std::size_t{1} << 42, kAlignment = 256;
+constexpr std::size_t kRoom = std::size_t{1} << 42, kAlignment = 256;
+const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 
 std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
 

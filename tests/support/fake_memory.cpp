@@ -1,5 +1,6 @@
 // The devices and memory of the fake: which memory exists, which may be written, and copies.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -101,7 +102,8 @@ CudaError FakeCuda::memory_info(std::size_t& free_bytes, std::size_t& total_byte
 CudaError FakeCuda::host_register(void* address, std::size_t bytes, unsigned flags) {
   if (const CudaError error = enter("host_register", fmt::format("{} {}", bytes, flags))) return error;
   auto* base = static_cast<std::byte*>(address);
-  if (bytes == 0 || reinterpret_cast<std::uintptr_t>(base) % 4096 != 0 || bytes % 4096 != 0) return kInvalidValue;
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));  // the driver pins whole ones
+  if (bytes == 0 || reinterpret_cast<std::uintptr_t>(base) % page != 0 || bytes % page != 0) return kInvalidValue;
   const bool is_read_only = (flags & kRegisterReadOnly) != 0;
   if (is_read_only && !box_.read_only_registration) return kNotSupported;
   wait_for_all("host_register");

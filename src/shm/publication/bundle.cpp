@@ -26,7 +26,7 @@ BundlePlaces places_of(const BundleSpec& spec) noexcept {
 std::uint64_t row_bytes(const BundleSpec& spec) noexcept {
   std::uint64_t bytes = 0;
   for (const TensorSpec& tensor : spec.tensors) bytes += BundlePlaces::slot_bytes(tensor.byte_count());
-  return std::max<std::uint64_t>(round_up(bytes, kPage), kPage);  // also where no tensor has elements
+  return std::max<std::uint64_t>(round_up(bytes, kLargestPage), kLargestPage);  // also where no tensor has elements
 }
 
 std::uint64_t bundle_bytes(const BundleSpec& spec) noexcept {

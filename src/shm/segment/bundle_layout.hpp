@@ -7,16 +7,16 @@
 //            | HeaderShm           |  creator                             all
 //   512      | BundleShm           |  creator                             all          the numbers T, N, K; bytes of a row
 //   640      | NewestShm           |  publisher                           all          which generation is the newest
-//   4096     | WaitersShm          |  waiting and waking processes        all          } the only pages that
-//   4224     | SubscriberShm[N]    |  owner of the rank                   publisher    } subscribers can write
-//            +---------------------+  4096-aligned
+//   65536    | WaitersShm          |  waiting and waking processes        all          } the only pages that
+//   65664    | SubscriberShm[N]    |  owner of the rank                   publisher    } subscribers can write
+//            +---------------------+  65536-aligned
 //            | RoundShm            |  leader                              writers      } only if a generation
 //            | WriterShm[W]        |  the writer                          leader       } has several writers
 //            +---------------------+  4096-aligned
 //            | TensorShm[T]        |  creator                             all          name, dtype, shape, offset
 //            | RecordShm, u16[T]   |  publisher                           all          K of them: each tensor's slot
-//            +---------------------+  4096-aligned
-//            | rows of slots       |  publisher                           all          K rows, 4096-aligned; row k is
+//            +---------------------+  65536-aligned
+//            | rows of slots       |  publisher                           all          K rows, 65536-aligned; row k is
 //            +---------------------+                                                   slot k of each tensor, 128-aligned
 //
 // A generation is a record. A tensor that a generation does not change keeps its slot in the next record. Publishing
@@ -137,7 +137,7 @@ constexpr bool is_open(std::uint64_t round) noexcept { return (round >> 16 & 1) 
 
 inline constexpr std::size_t kBundleOffset = 512;
 inline constexpr std::size_t kNewestOffset = kBundleOffset + sizeof(BundleShm);
-inline constexpr std::size_t kWaitersOffset = kPage;
+inline constexpr std::size_t kWaitersOffset = kLargestPage;
 inline constexpr std::size_t kSubscribersOffset = kWaitersOffset + sizeof(WaitersShm);
 
 inline constexpr std::uint32_t kPublisherByte = kTaskByte;
@@ -150,12 +150,12 @@ struct BundlePlaces {
 
   constexpr BundlePlaces(std::uint32_t tensor_count, std::uint32_t subscriber_count, std::uint32_t record_count,
                          std::uint32_t writer_count) noexcept
-      : round(round_up(kSubscribersOffset + subscriber_count * sizeof(SubscriberShm), kPage)),
+      : round(round_up(kSubscribersOffset + subscriber_count * sizeof(SubscriberShm), kLargestPage)),
         tensors(writer_count == 0 ? round
                                   : round_up(round + sizeof(RoundShm) + writer_count * sizeof(WriterShm), kPage)),
         records(tensors + tensor_count * sizeof(TensorShm)),
         record_stride(sizeof(RecordShm) + round_up(tensor_count * sizeof(std::uint16_t), kWriterLine)),
-        slots(round_up(records + record_count * record_stride, kPage)) {}
+        slots(round_up(records + record_count * record_stride, kLargestPage)) {}
 
   static constexpr std::size_t slot_bytes(std::size_t tensor_bytes) noexcept {
     return round_up(tensor_bytes, kWriterLine);

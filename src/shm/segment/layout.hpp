@@ -30,7 +30,7 @@
 //            | HeaderShm           |  the worker                          all
 //   512      | pushed[16384]       |  the worker                          helpers   {update::Change : 2, step + 1 : 62}
 //   131584   | squared norm        |  the worker                          helpers      float64, of the step's gradients
-//   135168   | gradients           |  the worker                          helpers      at VariableShm::gradient_offset
+//   196608   | gradients           |  the worker                          helpers      at VariableShm::gradient_offset
 //            +---------------------+
 //
 // /ps_shm.JOB.data       read-only data of all workers (--share-data); complete before it is named (shared_data.hpp)
@@ -106,7 +106,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 22;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 23;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -121,7 +121,10 @@ inline constexpr std::uint32_t kFreeBuffersPerClass =
     4;  // more give slow readers more time, but fill caches (benches/tuning.py)
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kWriterLine = 128;  // the prefetcher fetches lines in pairs: keeps two writers apart
-inline constexpr std::size_t kPage = 4096;
+inline constexpr std::size_t kPage = 4096;  // keeps apart what different processes write or grow
+// The largest page of a kernel that is supported: Linux for Grace often has 64 KiB. What is protected, registered with
+// CUDA, or mapped by itself begins at a multiple of it and ends at one.
+inline constexpr std::size_t kLargestPage = 64 << 10;
 inline constexpr std::uint32_t kBarriers = 2;  // 0: the training step, 1: Worker::barrier()
 inline constexpr std::uint32_t kStalenessBuckets = 96;
 inline constexpr std::uint32_t kLiveRecords = 4;   // a reader fails only if so many changes overtake it
@@ -426,7 +429,7 @@ inline constexpr std::size_t kFreeBuffersOffset = 512;
 inline constexpr std::size_t kPushedOffset = 512;
 inline constexpr std::size_t kNormOffset = kPushedOffset + 8 * kMaxVariables;
 inline constexpr std::uint64_t kNoNorm = ~std::uint64_t{0};  // as the norm: not requested; no sum has these bits
-inline constexpr std::size_t kGradientsOffset = 135168;
+inline constexpr std::size_t kGradientsOffset = 3 * kLargestPage;
 inline constexpr std::size_t kBridgeRecordOffset = 512, kBridgeTextOffset = 4096;
 // Of each of the two: room for the most boxes (1000, _options.py) and tables (kMaxTables), with the longest names and
 // numbers.

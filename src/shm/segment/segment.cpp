@@ -189,6 +189,11 @@ void Segment::map(std::size_t bytes, Access access) {
 
 Segment Segment::create(SegmentKind kind, std::uint32_t number, const std::string& job, std::uint64_t instance,
                         std::size_t bytes, std::size_t reserved_bytes, const Sharing& sharing) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (page > kLargestPage)
+    throw Error(fmt::format("this machine's memory has pages of {} KiB; ps-shm supports pages of at most {} KiB",
+                            page >> 10, kLargestPage >> 10),
+                ErrorCode::kSystem);
   Segment segment;
   note_time_namespace();
   const std::string what = what_is_new(kind, job);
@@ -357,7 +362,7 @@ void Segment::grow(std::size_t bytes) {
   if (const int error = fallocate_new(descriptor(), before, bytes))
     fail_no_room("/dev/shm/" + name_, bytes, error);
   if (header().huge_pages == 1) {
-    const std::size_t begin = before / kPage * kPage;
+    const std::size_t begin = before / kLargestPage * kLargestPage;
     collapse_huge_pages(data() + begin, bytes - begin);
   }
 }

@@ -12,9 +12,9 @@
 //            +---------------------+  4096-aligned
 //            | EvictedShm[lanes]   |  owner of the rank                who dumps   `listed_at_most` for each lane; memory as
 //            |                     |                                              they come
-//            +---------------------+  4096-aligned
+//            +---------------------+  65536-aligned
 //            | buckets, 8 B each   |  by compare-exchange              all        2^max_bits; memory for 2^bits
-//            +---------------------+  4096-aligned
+//            +---------------------+  65536-aligned
 //            | rows                |  by compare-exchange              all        max_rows; memory for `rows_backed`
 //            +---------------------+
 //

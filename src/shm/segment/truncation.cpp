@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -22,6 +23,7 @@ struct Place {
 };
 constexpr int kPlaces = 256;
 constinit Place places[kPlaces];
+std::size_t page_bytes = kPage;  // of this machine, as of survive_truncation()
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free, "a signal handler must not wait");
 
 void on_bus_error(int number, siginfo_t* info, void*) {
@@ -30,8 +32,8 @@ void on_bus_error(int number, siginfo_t* info, void*) {
   for (Place& place : places) {
     const std::uintptr_t begin = place.begin.load(std::memory_order_acquire);  // (truncation.T1) `end` with it
     if (begin == 0 || address < begin || address >= place.end.load(std::memory_order_relaxed)) continue;
-    void* page = reinterpret_cast<void*>(address / kPage * kPage);
-    if (mmap(page, kPage, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) break;
+    void* page = reinterpret_cast<void*>(address / page_bytes * page_bytes);
+    if (mmap(page, page_bytes, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED) break;
     place.has_missed_pages.store(true, std::memory_order_relaxed);  // relaxed: the reader itself is interrupted here
     errno = before;
     return;
@@ -43,6 +45,7 @@ void on_bus_error(int number, siginfo_t* info, void*) {
 }  // namespace
 
 void survive_truncation() noexcept {
+  page_bytes = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   struct sigaction action {};
   action.sa_sigaction = on_bus_error;
   action.sa_flags = SA_SIGINFO;

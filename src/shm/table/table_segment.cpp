@@ -35,9 +35,10 @@ void place(TableShm& table) noexcept {
   constexpr std::uint64_t kFewest = kPage / sizeof(EvictedShm), kMost = 1 << 18;
   table.listed_at_most = round_up(std::clamp(table.max_rows / 16, kFewest, kMost), kFewest);
   table.evicted_offset = round_up(table.sightings_offset + table.sightings, kPage);
-  table.buckets_offset = table.evicted_offset + table.lanes * table.listed_at_most * sizeof(EvictedShm);
-  table.rows_offset = round_up(table.buckets_offset + (sizeof(std::uint64_t) << table.max_bits), kPage);
-  table.bytes = round_up(table.rows_offset + table.max_rows * table.row_bytes, kPage);
+  table.buckets_offset =
+      round_up(table.evicted_offset + table.lanes * table.listed_at_most * sizeof(EvictedShm), kLargestPage);
+  table.rows_offset = round_up(table.buckets_offset + (sizeof(std::uint64_t) << table.max_bits), kLargestPage);
+  table.bytes = round_up(table.rows_offset + table.max_rows * table.row_bytes, kLargestPage);
 }
 
 // As all workers have to give it.
