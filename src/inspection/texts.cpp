@@ -76,6 +76,17 @@ constexpr std::pair<EventKind, const char*> kEventNames[] = {
     {EventKind::kAdopted, "adopted"}, {EventKind::kUnregistered, "unregistered"},
 };
 
+std::string end_text(const EventRecord& record) {
+  switch (static_cast<JobEnd>(record.first)) {
+    case JobEnd::kAllLeft:
+      return "all workers have left: the ps ended the job";
+    case JobEnd::kLingerOver:
+      return "no more workers joined: the ps ended the job";
+    default:
+      return "the ps was asked to end the job";
+  }
+}
+
 }  // namespace
 
 std::string waiting_text(const JobSegments& job, std::uint32_t rank, const std::vector<WorkerState>& states) {
@@ -180,9 +191,7 @@ Event describe_event(const JobSegments& job, const EventRecord& record) {
                       record.rank));
       break;
     case EventKind::kEnded:
-      event.text = record.first == std::uint64_t(JobEnd::kAllLeft)      ? "all workers have left: the ps ended the job"
-                   : record.first == std::uint64_t(JobEnd::kLingerOver) ? "no more workers joined: the ps ended the job"
-                                                                        : "the ps was asked to end the job";
+      event.text = end_text(record);
       break;
     case EventKind::kDecided: {
       for (std::uint32_t rank = 0; rank < kMaxRanks; ++rank)

@@ -90,6 +90,20 @@ void Cursor::next() {
   if (!read_piece()) event_ = {};
 }
 
+void Cursor::begin_variable() {
+  std::uint64_t pieces, elements, length;
+  if (!read(pieces) || !read(elements) || !read(length)) return;
+  if (--pieces == 0 || pieces > kMaxPieces || (all_pieces_ += pieces) > kMaxPieces) fail("too many pieces");
+  if (--length > kMaxName) fail("a name is too long");
+  if (length > bytes_.size() - at_) return;
+  std::string name(reinterpret_cast<const char*>(bytes_.data()) + at_, length);
+  if (name.find('\0') != std::string::npos) return;
+  variables_.push_back({std::move(name), pieces, elements - 1});
+  known_.emplace_back();
+  at_ += length;
+  event_.what = What::kVariable;
+}
+
 // Reads an event that is not a piece of a call.
 void Cursor::begin() {
   event_ = {};
@@ -101,19 +115,8 @@ void Cursor::begin() {
     event_.variable = static_cast<std::uint32_t>(first - 1);
   };
   switch (kind) {
-    case Kind::kVariable: {
-      if (!read(first) || !read(second) || !read(third)) return;
-      if (--first == 0 || first > kMaxPieces || (all_pieces_ += first) > kMaxPieces) fail("too many pieces");
-      if (--third > kMaxName) fail("a name is too long");
-      if (third > bytes_.size() - at_) return;
-      std::string name(reinterpret_cast<const char*>(bytes_.data()) + at_, third);
-      if (name.find('\0') != std::string::npos) return;
-      variables_.push_back({std::move(name), first, second - 1});
-      known_.emplace_back();
-      at_ += third;
-      event_.what = What::kVariable;
-      return;
-    }
+    case Kind::kVariable:
+      return begin_variable();
     case Kind::kRates:
       for (float* const fact : {&event_.facts.rate, &event_.facts.clip, &event_.facts.momentum, &event_.facts.beta1}) {
         if (!read(first)) return;

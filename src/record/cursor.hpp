@@ -64,6 +64,7 @@ class Cursor {
   bool read(std::uint64_t& number);  // false: the recording ends within the number
   bool read_piece();
   void begin();
+  void begin_variable();
   std::uint64_t& known(std::uint32_t variable, std::uint64_t piece);
 
   std::string name_;

@@ -25,6 +25,41 @@ std::string how_to_have_more(shm::JobSegments& job) {
                                 : "start its ps_shm with more `max-workers`";
 }
 
+// The job of that name if it can be joined; otherwise `reason` says why not yet. Throws JobFinished if it is over.
+std::optional<shm::JobSegments> find_job(const WorkerOptions& options, const shm::Trust& trust, std::string& reason) {
+  shm::AttachOutcome outcome;
+  std::optional<shm::JobSegments> job =
+      shm::JobSegments::try_attach(options.job, shm::Access::kReadWrite, outcome, trust);
+  if (outcome == shm::AttachOutcome::kShardMissing) reason = "one of its ps tasks has not started yet";
+  if (!job) return std::nullopt;
+  if (!job->locks().is_in_use_by_other()) {
+    reason = "a job of that name has died and no ps has replaced it yet";
+    return std::nullopt;
+  }
+  if (job->is_finished() && options.replay.empty())  // for a replay, the recording determines the end
+    throw JobFinished(fmt::format("job {} finished at step {}", options.job, job->steps_done()));
+  if (job->was_ended()) {
+    if (job->locks().is_any_task_held_by_other())
+      throw JobFinished(fmt::format("job {} was ended at step {}", options.job, job->steps_done()));
+    reason = "it was ended, and no ps has started a new one yet";  // its remains will be removed
+    return std::nullopt;
+  }
+  return job;
+}
+
+// Throws Error if the job has too few ranks or threads for the options.
+void require_room(const WorkerOptions& options, shm::JobSegments& job) {
+  if (options.rank && *options.rank >= job.ranks())
+    throw Error(fmt::format("rank {} is out of range: job '{}' has ranks 0 to {}; {}", *options.rank, options.job,
+                            job.ranks() - 1, how_to_have_more(job)));
+  if (options.threads > job.config().threads)
+    throw Error(
+        fmt::format("job '{}' allows {} thread{} per worker, {} were requested; start its ps_shm with `threads` {}",
+                    options.job, job.config().threads, job.config().threads == 1 ? "" : "s", options.threads,
+                    options.threads),
+        ErrorCode::kExhausted);
+}
+
 }  // namespace
 
 std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOptions& options) {
@@ -39,34 +74,9 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
   shm::NameWait names;
   std::string reason = "there is no such job yet";
   for (;;) {
-    shm::AttachOutcome outcome;
-    std::optional<shm::JobSegments> job =
-        shm::JobSegments::try_attach(options.job, shm::Access::kReadWrite, outcome, trust);
-    if (outcome == shm::AttachOutcome::kShardMissing) reason = "one of its ps tasks has not started yet";
-    if (job && !job->locks().is_in_use_by_other()) {
-      job.reset();
-      reason = "a job of that name has died and no ps has replaced it yet";
-    }
+    std::optional<shm::JobSegments> job = find_job(options, trust, reason);
     if (job) {
-      if (job->is_finished() && options.replay.empty())  // for a replay, the recording determines the end
-        throw JobFinished(fmt::format("job {} finished at step {}", options.job, job->steps_done()));
-      if (job->was_ended()) {
-        if (job->locks().is_any_task_held_by_other())
-          throw JobFinished(fmt::format("job {} was ended at step {}", options.job, job->steps_done()));
-        job.reset();  // its remains will be removed, and the next job of that name may come
-        reason = "it was ended, and no ps has started a new one yet";
-      }
-    }
-    if (job) {
-      if (options.rank && *options.rank >= job->ranks())
-        throw Error(fmt::format("rank {} is out of range: job '{}' has ranks 0 to {}; {}", *options.rank, options.job,
-                                job->ranks() - 1, how_to_have_more(*job)));
-      if (options.threads > job->config().threads)
-        throw Error(
-            fmt::format("job '{}' allows {} thread{} per worker, {} were requested; start its ps_shm with `threads` {}",
-                        options.job, job->config().threads, job->config().threads == 1 ? "" : "s", options.threads,
-                        options.threads),
-            ErrorCode::kExhausted);
+      require_room(options, *job);
       std::uint32_t rank = 0;
       const auto check = [&] { check_job(*job); };
       const std::optional<std::uint32_t> wanted = options.guest ? job->ranks() - 1 : options.rank;

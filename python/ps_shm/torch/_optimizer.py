@@ -129,24 +129,27 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._group = group
         self._join(restore)
         try:
-            # The gradients of their rows follow those of the last group, also where `params` has them not.
-            named = {id(p) for _, p in self._trainable()}
-            tables = [p for p in self._model.parameters() if isinstance(p, TableParameter) and id(p) not in named]
-            super().__init__(
-                [
-                    {**own_settings, "params": [*group.parameters.values(), *(tables if group is self._groups[-1] else [])]}
-                    for group, own_settings in zip(self._groups, self._rates.of_groups())
-                ],
-                self._rates.of_job(),
-            )
-            self._is_made = True
-            if isinstance(restore, dict):
-                if self._membership.is_serving:
-                    self._check_groups(restore)
-                self._take_groups(restore, has_made_job=self._membership.is_serving)
+            self._begin(restore)
         except BaseException:
             self._membership.close(has_failed=True)
             raise
+    def _begin(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
+        # The gradients of their rows follow those of the last group, also where `params` has them not.
+        named = {id(p) for _, p in self._trainable()}
+        tables = [p for p in self._model.parameters() if isinstance(p, TableParameter) and id(p) not in named]
+        super().__init__(
+            [
+                {**own_settings, "params": [*group.parameters.values(), *(tables if group is self._groups[-1] else [])]}
+                for group, own_settings in zip(self._groups, self._rates.of_groups())
+            ],
+            self._rates.of_job(),
+        )
+        self._is_made = True
+        if isinstance(restore, dict):
+            if self._membership.is_serving:
+                self._check_groups(restore)
+            self._take_groups(restore, has_made_job=self._membership.is_serving)
+
 
     def _join(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
         rule = default_rule(self._how_to_join[-1])

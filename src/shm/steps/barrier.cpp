@@ -13,6 +13,24 @@ void Barrier::arrive(std::uint64_t round) noexcept {
   fault_point(FaultPoint::kArrivePublished);        // the last one to arrive decides, and then wakes the others
 }
 
+// Once for each round.
+void Barrier::propose(std::uint64_t round, const RankSet& set, const LiveSettings& settings) noexcept {
+  BarrierEntryShm& mine = entry(rank_);
+  if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
+    // (barrier.A3) pairs with barrier.A5, barrier.B11: a reader of the new set finds the round over, or what was noted
+    fence_release();
+    // relaxed, as those below: barrier.A3 publishes them
+    for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
+    mine.lr.store_relaxed(std::bit_cast<std::uint32_t>(settings.lr));
+    mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(settings.clip_norm));
+    mine.momentum.store_relaxed(std::bit_cast<std::uint32_t>(settings.momentum));
+    mine.beta1.store_relaxed(std::bit_cast<std::uint32_t>(settings.beta1));
+    fault_point(FaultPoint::kDecideSet);
+    mine.proposal.store_release(round + 1);  // (barrier.A3) barrier.A4 names it
+    fault_point(FaultPoint::kDecideProposed);
+  }
+}
+
 bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<std::uint32_t>& missing) {
   missing.clear();
   RankSet set;
@@ -55,20 +73,7 @@ bool Barrier::try_decide(std::uint64_t round, bool look_at_locks, std::vector<st
 
   if (arrived != joined || is_guest_absent)
     note_left_behind(round, set);  // before anything of the previous round is overwritten
-  BarrierEntryShm& mine = entry(rank_);
-  if (mine.proposal.load_relaxed() != round + 1) {  // relaxed: only this rank writes it
-    // (barrier.A3) pairs with barrier.A5, barrier.B11: a reader of the new set finds the round over, or what was noted
-    fence_release();
-    // relaxed, as those below: barrier.A3 publishes them
-    for (std::size_t i = 0; i < set.bits.size(); ++i) mine.proposed.bits[i].store_relaxed(set.bits[i]);
-    mine.lr.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.lr));
-    mine.clip_norm.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.clip_norm));
-    mine.momentum.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.momentum));
-    mine.beta1.store_relaxed(std::bit_cast<std::uint32_t>(live.settings.beta1));
-    fault_point(FaultPoint::kDecideSet);
-    mine.proposal.store_release(round + 1);  // (barrier.A3) barrier.A4 names it
-    fault_point(FaultPoint::kDecideProposed);
-  }
+  propose(round, set, live.settings);
   std::uint64_t decision = shared().decision.load_acquire();  // (barrier.A4)
   while (decided_rounds(decision) <= round) {                 // barrier.B3: never backwards
     const std::uint64_t mine = make_decision(round + 1, epoch_to_decide(job_, round, decision), rank_);

@@ -158,6 +158,7 @@ class Barrier {
     std::uint64_t published = 0, active_from = 0;
     bool is_set = false;
   };
+  void propose(std::uint64_t round, const RankSet& set, const LiveSettings& settings) noexcept;
   LeftOut look_at(std::uint32_t rank) const noexcept;
   void leave_out(const std::vector<std::uint32_t>& missing) noexcept;
   bool is_left_out(std::uint32_t rank) const noexcept;

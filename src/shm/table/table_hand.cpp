@@ -151,63 +151,77 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
   lane.in_vain.clear();
   for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
     if (looks % kLooks == 0) note_time(lane);  // a long turn goes on while others use rows
-    TableRowShm& there = row(at);
-    std::uint64_t word = there.word.load_acquire();  // (table.E1)
-    const std::uint64_t key = there.key.load_relaxed();
-    switch (state_of(word)) {
-      case RowState::kFree: {
-        const std::uint64_t owner = reference_of(word);
-        const bool is_made = owner != 0 && owner <= shm_.lanes && has_noted(static_cast<std::uint32_t>(owner - 1), at);
-        if (is_made) break;
-        if (owner == 0)
-          lane.remember_free(at);
-        else
-          recover(lane, at, word);
+    evicted += look_at(lane, at, wanted != 0);
+  }
+  if (lane.free_rows.empty()) evicted += seal_worst(lane, wanted);
+  return evicted + evict_sealed(lane);
+}
+
+// Repairs what a dead process has left in the row, and seals it if it is too old; otherwise, if `may_evict`, it is a
+// candidate. Returns how many rows it evicted.
+std::uint64_t TablePart::look_at(TableLane& lane, std::uint64_t at, bool may_evict) {
+  TableRowShm& there = row(at);
+  std::uint64_t word = there.word.load_acquire();  // (table.E1)
+  const std::uint64_t key = there.key.load_relaxed();
+  switch (state_of(word)) {
+    case RowState::kFree: {
+      const std::uint64_t owner = reference_of(word);
+      const bool is_made = owner != 0 && owner <= shm_.lanes && has_noted(static_cast<std::uint32_t>(owner - 1), at);
+      if (is_made) break;
+      if (owner == 0)
+        lane.remember_free(at);
+      else
+        recover(lane, at, word);
+      break;
+    }
+    case RowState::kNew: {
+      if (is_being_made(at)) break;
+      const std::uint64_t order = order_of(key);
+      const std::uint32_t bucket = bucket_of(order);
+      link_bucket(lane, bucket);
+      const Position found = find(lane, bucket, order, key);
+      if (found.is_found && found.current == at)
+        make_live(at, word), lane.in_vain.push_back(key);  // it may be too old
+      else
+        recover(lane, at, word);
+      break;
+    }
+    case RowState::kDead: {                          // its evictor has died, or is about to go on
+      fence_acquire();                               // (table.F1)
+      if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
+      const std::uint64_t order = order_of(key);
+      const std::uint32_t bucket = bucket_of(order);
+      link_bucket(lane, bucket);
+      static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
+      free_dead(lane, at, word);
+      break;
+    }
+    case RowState::kLive:
+    case RowState::kSealed: {
+      if (is_expired(lane, there)) {
+        if (seal(lane, at, word, key, true) && lane.sealed.size() == kEvictedAtOnce) return evict_sealed(lane);
         break;
       }
-      case RowState::kNew: {
-        if (is_being_made(at)) break;
-        const std::uint64_t order = order_of(key);
-        const std::uint32_t bucket = bucket_of(order);
-        link_bucket(lane, bucket);
-        const Position found = find(lane, bucket, order, key);
-        if (found.is_found && found.current == at)
-          make_live(at, word), lane.in_vain.push_back(key);  // it may be too old
-        else
-          recover(lane, at, word);
-        break;
-      }
-      case RowState::kDead: {                          // its evictor has died, or is about to go on
-        fence_acquire();                               // (table.F1)
-        if (there.word.load_relaxed() != word) break;  // (table.F2) so it was its key
-        const std::uint64_t order = order_of(key);
-        const std::uint32_t bucket = bucket_of(order);
-        link_bucket(lane, bucket);
-        static_cast<void>(find(lane, bucket, order, key));  // (table.E6)
-        free_dead(lane, at, word);
-        break;
-      }
-      case RowState::kLive:
-      case RowState::kSealed: {
-        if (is_expired(lane, there)) {
-          if (seal(lane, at, word, key, true) && lane.sealed.size() == kEvictedAtOnce) evicted += evict_sealed(lane);
-          break;
-        }
-        if (wanted == 0) break;
-        std::uint32_t used = there.used.hint();
-        const std::uint32_t frequency = used & kMaxFrequency;
-        const bool by_frequency = static_cast<Evict>(shm_.evict) == Evict::kLfu;
-        const std::uint64_t worth =
-            (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age_of(used, lane.time));
-        lane.candidates.push_back({worth, {at, word, key, false}});
-        if (by_frequency && frequency != 0 && lane.draw() % 8 == 0)
-          try_leave_hint(there.used, used, make_used(used >> 8, frequency - (frequency + 15) / 16));
-        break;
-      }
+      if (!may_evict) break;
+      std::uint32_t used = there.used.hint();
+      const std::uint32_t frequency = used & kMaxFrequency;
+      const bool by_frequency = static_cast<Evict>(shm_.evict) == Evict::kLfu;
+      const std::uint64_t worth =
+          (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age_of(used, lane.time));
+      lane.candidates.push_back({worth, {at, word, key, false}});
+      if (by_frequency && frequency != 0 && lane.draw() % 8 == 0)
+        try_leave_hint(there.used, used, make_used(used >> 8, frequency - (frequency + 15) / 16));
+      break;
     }
   }
-  wanted = lane.free_rows.empty() ? std::min<std::uint64_t>(wanted, lane.candidates.size()) : 0;
-  const auto worst = lane.candidates.begin() + static_cast<std::ptrdiff_t>(wanted);
+  return 0;
+}
+
+// Seals the `wanted` candidates that are worth least. Returns how many rows it evicted.
+std::uint64_t TablePart::seal_worst(TableLane& lane, std::uint64_t wanted) {
+  std::uint64_t evicted = 0;
+  const auto worst = lane.candidates.begin() +
+                     static_cast<std::ptrdiff_t>(std::min<std::uint64_t>(wanted, lane.candidates.size()));
   std::nth_element(lane.candidates.begin(), worst, lane.candidates.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto one = lane.candidates.begin(); one != worst; ++one) {
@@ -215,7 +229,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
     if (seal(lane, row.row, row.word, row.key, false) && lane.sealed.size() == kEvictedAtOnce)
       evicted += evict_sealed(lane);
   }
-  return evicted + evict_sealed(lane);
+  return evicted;
 }
 
 void TablePart::make_room(TableLane& lane, bool may_evict) {

@@ -243,6 +243,8 @@ class TablePart {
   bool is_being_made(std::uint64_t number) const;
   void make_room(TableLane& lane, bool may_evict);
   std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
+  std::uint64_t look_at(TableLane& lane, std::uint64_t at, bool may_evict);
+  std::uint64_t seal_worst(TableLane& lane, std::uint64_t wanted);
   bool is_expired(const TableLane& lane, const TableRowShm& there) const noexcept;
   bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, std::uint64_t key, bool is_expired);
   std::uint64_t seal_and_evict(TableLane& lane, std::span<const std::uint64_t> keys, bool are_expired);

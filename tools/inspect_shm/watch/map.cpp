@@ -28,6 +28,21 @@ Style style_of(const MapCell& cell) {
   return cell.retries == 0 ? Style::kCool : cell.retries < kMany * cell.updates ? Style::kWarn : Style::kBad;
 }
 
+// The `count` pieces with the most updates; `what`: a chunk or block.
+std::vector<Line> hottest_lines(std::vector<PieceRow> pieces, std::size_t count, const char* what) {
+  const std::size_t shown = std::min(pieces.size(), count);
+  std::partial_sort(pieces.begin(), pieces.begin() + std::ptrdiff_t(shown), pieces.end(),
+                    [](const PieceRow& a, const PieceRow& b) {
+                      return a.updates_per_second != b.updates_per_second ? a.updates_per_second > b.updates_per_second
+                                                                          : a.piece < b.piece;
+                    });
+  std::vector<Line> lines;
+  for (std::size_t i = 0; i < shown; ++i)
+    lines.push_back({{fmt::format("{} {:>8}  {:>8} updates/s  {:>8} retries/s", what, pieces[i].piece,
+                                  short_number(pieces[i].updates_per_second), short_number(pieces[i].retries_per_second))}});
+  return lines;
+}
+
 }  // namespace
 
 std::vector<Line> chunk_map(const Model& model, const ViewState& view, std::size_t rows, std::size_t columns) {
@@ -82,17 +97,7 @@ std::vector<Line> chunk_map(const Model& model, const ViewState& view, std::size
                    {"some", Style::kWarn},
                    {"  "},
                    {"above a tenth of the updates", Style::kBad}});
-  std::vector<PieceRow> hottest = model.pieces;
-  const std::size_t shown = std::min(hottest.size(), kHottest);
-  std::partial_sort(hottest.begin(), hottest.begin() + std::ptrdiff_t(shown), hottest.end(),
-                    [](const PieceRow& a, const PieceRow& b) {
-                      return a.updates_per_second != b.updates_per_second ? a.updates_per_second > b.updates_per_second
-                                                                          : a.piece < b.piece;
-                    });
-  for (std::size_t i = 0; i < shown; ++i)
-    lines.push_back(
-        {{fmt::format("{} {:>8}  {:>8} updates/s  {:>8} retries/s", what, hottest[i].piece,
-                      short_number(hottest[i].updates_per_second), short_number(hottest[i].retries_per_second))}});
+  for (Line& line : hottest_lines(model.pieces, kHottest, what)) lines.push_back(std::move(line));
   return lines;
 }
 

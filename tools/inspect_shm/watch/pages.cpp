@@ -113,6 +113,27 @@ std::vector<Line> histogram(const Model& model, std::size_t rows, std::size_t co
   return lines;
 }
 
+Line workers_line(const Model& model) {
+  Line workers = {{fmt::format("{} alive", living(model)), living(model) == 0 ? Style::kBad : Style::kGood},
+                  {fmt::format(" of {}", model.wanted_workers)}};
+  for (const auto& [phase, style] : {std::pair(Phase::kStopped, Style::kBad), std::pair(Phase::kDead, Style::kBad),
+                                     std::pair(Phase::kWaiting, Style::kWarn), std::pair(Phase::kLeft, Style::kDim)})
+    if (const std::string ranks = ranks_in(model, phase); !ranks.empty())
+      workers.push_back({fmt::format("   {}: {}", to_string(phase), ranks), style});
+  return workers;
+}
+
+std::string memory_text(const ByteCount& bytes) {
+  std::string memory = short_bytes(bytes.total());
+  for (const auto& [name, count] :
+       {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
+        std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
+        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data), std::pair("tables", bytes.tables),
+        std::pair("bridge", bytes.bridge)})
+    if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
+  return memory;
+}
+
 std::vector<Line> overview(const Model& model, const ViewState& view, std::size_t rows, std::size_t columns) {
   std::vector<Line> lines;
   const std::size_t curve = columns > kLabel + 32 ? std::min<std::size_t>(columns - kLabel - 32, 60) : 0;
@@ -135,23 +156,9 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   lines.push_back(curve_line("steps/s", short_number(model.steps_per_second), model.speeds));
   lines.push_back(curve_line("loss", loss_text(model.loss), model.losses));
 
-  Line workers = {{fmt::format("{} alive", living(model)), living(model) == 0 ? Style::kBad : Style::kGood},
-                  {fmt::format(" of {}", model.wanted_workers)}};
-  for (const auto& [phase, style] : {std::pair(Phase::kStopped, Style::kBad), std::pair(Phase::kDead, Style::kBad),
-                                     std::pair(Phase::kWaiting, Style::kWarn), std::pair(Phase::kLeft, Style::kDim)})
-    if (const std::string ranks = ranks_in(model, phase); !ranks.empty())
-      workers.push_back({fmt::format("   {}: {}", to_string(phase), ranks), style});
-  lines.push_back(labelled("workers", workers));
+  lines.push_back(labelled("workers", workers_line(model)));
 
-  const ByteCount& bytes = model.bytes;
-  std::string memory = short_bytes(bytes.total());
-  for (const auto& [name, count] :
-       {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
-        std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
-        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data), std::pair("tables", bytes.tables),
-        std::pair("bridge", bytes.bridge)})
-    if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
-  lines.push_back(labelled("memory", memory));
+  lines.push_back(labelled("memory", memory_text(model.bytes)));
   std::size_t served = 0;
   for (const TaskInfo& task : model.tasks) served += task.is_alive;
   lines.push_back(labelled(

@@ -163,6 +163,41 @@ std::vector<NamedValues> named(std::span<const ParameterSpec> specs, ParameterAr
   return all;
 }
 
+namespace {
+
+// What happens between a gradient and its use. None: a GPU's push may begin before its loss is there.
+Engine::Pause pause_of(Straggler& straggler, PhaseTimer& timer, PhaseSeconds& phases,
+                       const std::function<bool()>& is_over, bool pushes_unseen) {
+  if (straggler.is_one())
+    return [&straggler, &timer, &phases, is_over] {
+      timer.end(phases.gradient, "gradient");
+      const bool goes_on = straggler.slow_down(is_over);
+      timer.end(phases.delay, "delay");
+      straggler.begin_work();
+      return goes_on;
+    };
+  return pushes_unseen ? Engine::Pause() : [] { return true; };
+}
+
+void observe(const EngineParts& parts, const Engine& engine, std::uint64_t global_steps, std::uint64_t steps) {
+  parts.options.observer->observe({.step = global_steps,
+                                   .steps = steps,
+                                   .examples = steps * parts.batch() * parts.push_every(),
+                                   .loss = double(engine.loss()),
+                                   .is_update = parts.has_local_steps(),
+                                   .gradients = engine.gradients()});
+}
+
+void pull_result(Worker& worker, std::span<const Variable> variables, const Model& model, TrainResult& result) {
+  for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], result.parameters[i]);
+  const Optimizer& optimizer = worker.config().optimizer;
+  if (optimizer.ema == 0 || update::traits_of(optimizer.rule).is_sum) return;
+  result.averages.emplace(model.parameters());
+  for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);
+}
+
+}  // namespace
+
 TrainResult train(Worker& worker, Model& model, const Dataset& data, const TrainOptions& options) {
   const std::string who = fmt::format("worker {}", worker.rank());
   hooks::NanGuard guard = options.nan_guard(who, &worker);
@@ -172,10 +207,9 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const std::unique_ptr<Engine> engine =
       options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // per step
-  if (parts.has_local_steps() && worker.is_chief() && options.warn) {
-    const std::string warning = warn_of_overshooting(worker.config(), worker.live().lr);
-    if (!warning.empty()) options.warn(fmt::format("{}: {}", who, warning));
-  }
+  if (parts.has_local_steps() && worker.is_chief() && options.warn)
+    if (const std::string warning = warn_of_overshooting(worker.config(), worker.live().lr); !warning.empty())
+      options.warn(fmt::format("{}: {}", who, warning));
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
   // With `stop`, a GPU's step does not wait for its loss: the worker stops after the push.
   const bool pushes_unseen = !guard.is_on() || (options.gpu && options.on_nan == OnNan::kStop);
@@ -187,17 +221,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   std::uint64_t steps = 0, global_steps = worker.global_step();
   PhaseSeconds& phases = result.phases;
   PhaseTimer timer(options.trace);
-  Engine::Pause pause;
-  if (straggler.is_one())
-    pause = [&] {
-      timer.end(phases.gradient, "gradient");
-      const bool goes_on = straggler.slow_down(is_over);
-      timer.end(phases.delay, "delay");
-      straggler.begin_work();
-      return goes_on;
-    };
-  else if (!pushes_unseen)
-    pause = [] { return true; };  // so that a GPU's loss is available before its push begins
+  const Engine::Pause pause = pause_of(straggler, timer, phases, is_over, pushes_unseen);
   try {
     while (!is_over()) {
       timer.begin_step(global_steps);
@@ -209,12 +233,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
       timer.end(phases.gradient, "gradient");
       if (!goes_on || (straggler.is_one() && is_over())) break;
       if (options.is_observed(global_steps)) {
-        options.observer->observe({.step = global_steps,
-                                   .steps = steps,
-                                   .examples = steps * examples,
-                                   .loss = double(engine->loss()),
-                                   .is_update = parts.has_local_steps(),
-                                   .gradients = engine->gradients()});
+        observe(parts, *engine, global_steps, steps);
         timer.begin();
       }
       if (pushes_unseen || guard.takes(engine->loss()))
@@ -240,11 +259,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   result.is_interrupted = log.is_stop_requested();
   log.finish(result);
   engine->finish(result);
-  for (std::size_t i = 0; i < variables.size(); ++i) worker.pull(variables[i], result.parameters[i]);
-  if (worker.config().optimizer.ema > 0 && !update::traits_of(worker.config().optimizer.rule).is_sum) {
-    result.averages.emplace(model.parameters());
-    for (std::size_t i = 0; i < variables.size(); ++i) worker.pull_average(variables[i], (*result.averages)[i]);
-  }
+  pull_result(worker, variables, model, result);
   return result;
 }
 
