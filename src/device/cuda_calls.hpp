@@ -132,6 +132,8 @@ class CudaCalls {
   virtual CudaError create_event(bool keeps_time, Event& event) = 0;
   virtual CudaError destroy_event(Event event) = 0;
   virtual CudaError record(Event event, Stream stream) = 0;
+  // As a part of the graph that is being recorded: each launch of it records the event.
+  virtual CudaError record_in_graph(Event event, Stream stream) = 0;
   virtual CudaError query(Event event) = 0;
   virtual CudaError synchronize(Event event) = 0;
   virtual CudaError wait(Stream stream, Event event) = 0;

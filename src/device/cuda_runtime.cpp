@@ -286,6 +286,9 @@ class RuntimeCalls final : public CudaCalls {
   }
   CudaError destroy_event(Event event) override { return cudaEventDestroy(raw(event)); }
   CudaError record(Event event, Stream stream) override { return cudaEventRecord(raw(event), raw(stream)); }
+  CudaError record_in_graph(Event event, Stream stream) override {
+    return cudaEventRecordWithFlags(raw(event), raw(stream), cudaEventRecordExternal);
+  }
   CudaError query(Event event) override {
     const CaptureAllowed allowed;
     return looked(cudaEventQuery(raw(event)));

@@ -223,29 +223,32 @@ bool GpuLinkAccess::can_record(const GpuLink& link) noexcept {
 
 std::uint64_t GpuLinkAccess::recording_number(const GpuLink& link) noexcept { return link.impl_->plans; }
 
-void GpuLinkAccess::record_step(GpuLink& link, bool has_gate, const std::function<void()>& enqueue_compute) {
-  if (has_gate) link.impl_->wait_at_gate();
+void GpuLinkAccess::record_step(GpuLink& link, const std::function<void()>& opened,
+                                const std::function<void()>& enqueue_compute) {
+  if (link.can_wait()) link.impl_->wait_at_gate();
+  opened();
   link.impl_->pull->enqueue();
   enqueue_compute();
   link.impl_->push->enqueue_recorded();
 }
+void GpuLinkAccess::refuse_waits(GpuLink& link) noexcept { link.impl_->may_wait_on_stream = false; }
+
 
 void GpuLinkAccess::start_recorded(GpuLink& link) {
   GpuLink::Impl& impl = *link.impl_;
   impl.worker.check_push();
-  start_recorded_when_opened(link, true);
+  start_recorded_when_opened(link);
   impl.worker.note_pull();
   impl.open_gate(kernels::kGateOpen);
 }
 
 // Unlike begin(), it never registers memory again, since what was recorded has to stay valid. A pull with bounces is
 // followed by a push that was not recorded, which does it.
-void GpuLinkAccess::start_recorded_when_opened(GpuLink& link, bool has_gate) {
+void GpuLinkAccess::start_recorded_when_opened(GpuLink& link) {
   GpuLink::Impl& impl = *link.impl_;
   impl.check(impl.cuda.set_device(impl.options.device), "be used");
   impl.pull->begin();
   impl.close_gate();
-  if (!has_gate) impl.wait_at_gate();
 }
 
 void GpuLinkAccess::start_recorded_push(GpuLink& link) { link.impl_->push->start_recorded(); }

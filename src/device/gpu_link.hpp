@@ -79,12 +79,15 @@ struct PS_SHM_HIDDEN GpuLinkAccess {
   static bool can_record(const GpuLink& link) noexcept;
   // What was recorded at another number must not be launched any more.
   static std::uint64_t recording_number(const GpuLink& link) noexcept;
-  // Enqueues a step, while the stream is recorded into a graph; with a gate: can_wait().
-  static void record_step(GpuLink& link, bool has_gate, const std::function<void()>& enqueue_compute);
+  // Enqueues a step, while the stream is recorded into a graph; with a gate if can_wait(). `opened` is called behind it.
+  static void record_step(GpuLink& link, const std::function<void()>& opened,
+                          const std::function<void()>& enqueue_compute);
+  // can_wait() is false from here on: no graph can be recorded with a gate.
+  static void refuse_waits(GpuLink& link) noexcept;
   // Replaces start_pull(), before the graph is launched.
   static void start_recorded(GpuLink& link);
-  // Replaces start_pull_when_opened(), before the graph is launched. `has_gate`: the graph waits by itself.
-  static void start_recorded_when_opened(GpuLink& link, bool has_gate);
+  // Replaces start_pull_when_opened(), before the graph, which was recorded with a gate, is launched.
+  static void start_recorded_when_opened(GpuLink& link);
   // Replaces start_push(), once the pull is finished.
   static void start_recorded_push(GpuLink& link);
   // Instead: what the graph has sent is not used. Waits for the graph.

@@ -42,6 +42,7 @@ class NoCalls final : public CudaCalls {
   CudaError create_event(bool, Event&) override { return kNone; }
   CudaError destroy_event(Event) override { return kNone; }
   CudaError record(Event, Stream) override { return kNone; }
+  CudaError record_in_graph(Event, Stream) override { return kNone; }
   CudaError query(Event) override { return kNone; }
   CudaError synchronize(Event) override { return kNone; }
   CudaError wait(Stream, Event) override { return kNone; }
@@ -72,7 +73,6 @@ class NoKernels final : public TransferKernels {
                         std::uint32_t, Stream) override {
     return kNone;
   }
-  CudaError widen_pieces(const kernels::WidenedPiece*, std::uint32_t, Stream) override { return kNone; }
   CudaError add_pieces(const kernels::AddedPiece*, std::uint32_t, float, float, bool, Stream) override { return kNone; }
   CudaError pull_rows(const kernels::RowTable&, const kernels::RowIds&, float*, std::uint64_t*, Stream) override {
     return kNone;

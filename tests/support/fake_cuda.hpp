@@ -96,6 +96,7 @@ class FakeCuda : public device::CudaCalls {
   device::CudaError create_event(bool keeps_time, device::Event& event) override;
   device::CudaError destroy_event(device::Event event) override;
   device::CudaError record(device::Event event, device::Stream stream) override;
+  device::CudaError record_in_graph(device::Event event, device::Stream stream) override;
   device::CudaError query(device::Event event) override;
   device::CudaError synchronize(device::Event event) override;
   device::CudaError wait(device::Stream stream, device::Event event) override;

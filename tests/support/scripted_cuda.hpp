@@ -118,6 +118,7 @@ class ScriptedCuda : public device::CudaCalls {
   CudaError create_event(bool, device::Event&) override { return unscripted("create_event"); }
   CudaError destroy_event(device::Event) override { return unscripted("destroy_event"); }
   CudaError record(device::Event, device::Stream) override { return unscripted("record"); }
+  CudaError record_in_graph(device::Event, device::Stream) override { return unscripted("record_in_graph"); }
   CudaError query(device::Event) override { return unscripted("query"); }
   CudaError synchronize(device::Event) override { return unscripted("synchronize"); }
   CudaError wait(device::Stream, device::Event) override { return unscripted("wait"); }

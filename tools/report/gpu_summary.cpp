@@ -14,28 +14,9 @@ std::string way_text(const std::string& device, const std::string& strategy, std
                      threads == 1 ? "one thread" : fmt::format("{} threads", threads));
 }
 
-const char* name_of(train::GraphScope scope) {
-  switch (scope) {
-    case train::GraphScope::kNone:
-      break;
-    case train::GraphScope::kCompute:
-      return "compute";
-    case train::GraphScope::kStep:
-      return "step";
-  }
-  return "none";
-}
-
 std::string graph_text(const train::GpuReport& report) {
-  switch (report.graph) {
-    case train::GraphScope::kNone:
-      break;
-    case train::GraphScope::kCompute:
-      return fmt::format("; the {} operations that compute a step in one launch", report.graph_operations);
-    case train::GraphScope::kStep:
-      return fmt::format("; a step in one launch of {} operations, from its pull to its push", report.graph_operations);
-  }
-  return {};
+  if (report.graph_operations == 0) return {};
+  return fmt::format("; a step in one launch of {} operations, from its pull to its push", report.graph_operations);
 }
 
 }  // namespace
@@ -61,7 +42,7 @@ nlohmann::ordered_json to_json(const train::GpuReport& report) {
                                  {"registered_bytes", transfers.registered_bytes},
                                  {"registration_seconds", transfers.registration_seconds},
                                  {"resident", report.is_resident},
-                                 {"graph", name_of(report.graph)},
+                                 {"graph", report.graph_operations == 0 ? "none" : "step"},
                                  {"graph_operations", report.graph_operations},
                                  {"pulls", transfers.pulls},
                                  {"redone_chunks", transfers.redone_chunks},

@@ -4,7 +4,7 @@
 //   stream   push k | gate ...................... | pull k+1 | compute k+1 | push k+1
 //   CPU             | apply pieces | step() | open | (next batch) | apply ...
 //
-// Where possible, all of step k+1 is one graph; behind the gate nobody reads what push k has sent any more. A torn pull
+// Where possible, all of step k+1 is one graph, or one with events if it is timed; behind the gate nobody reads what push k has sent any more. A torn pull
 // is repaired by the link; the computation based on it is repeated, and then sent by itself.
 #include <fmt/format.h>
 
@@ -36,7 +36,6 @@ GpuOptions link_options(const TrainOptions& options) {
   GpuOptions made;
   made.device = options.gpu->gpu.device;
   made.wire = options.gpu->wire;
-  made.pull_wire = options.gpu->pull_wire;
   made.stream_waits = options.gpu->enqueue == Enqueue::kAhead;
   made.warn = options.warn;
   return made;
@@ -56,8 +55,8 @@ class GpuEngine final : public Engine {
         watch_(GpuLinkAccess::watch(*link_)),
         batches_(parts.data, parts.batch() * parts.push_every(), parts.seed(), parts.worker.rank(),
                  parts.worker.examples_before(), place_.resident_share, watch_, *place_.kernels),
-        steps_(parts, parameters_, gradients_, batches_, *link_),
-        timeline_(watch_, stream_, parts.options.trace) {
+        timeline_(watch_, stream_, parts.options.trace),
+        steps_(parts, parameters_, gradients_, batches_, *link_, timeline_) {
     batches_.prepare(slot_);
   }
 
@@ -66,9 +65,9 @@ class GpuEngine final : public Engine {
   void pull() override {
     if (!is_enqueued_) {
       rate_ = present_rate();
-      is_whole_ = has_whole();
+      is_whole_ = steps_.has_graph(slot_, rate_);
       if (is_whole_) {
-        steps_.enqueue_whole(slot_, false);
+        steps_.enqueue_graph(slot_, false);
       } else {
         timeline_.mark(GpuTimeline::kOpened);
         link_->start_pull();
@@ -91,9 +90,10 @@ class GpuEngine final : public Engine {
     if (!pause) start_push();
     const std::size_t next = other(slot_);
     batches_.prepare(next);
-    // With a pause no step is one graph: its gradient is not to be sent before the pause.
-    steps_.capture(next, !pause);
-    if (!pause) return true;
+    if (!pause) {  // otherwise no step is a graph: its gradient is not to be sent before the pause
+      steps_.capture(next);
+      return true;
+    }
     device::wait_until_done(watch_, stream_, "finish its work");  // a straggler's delay follows the GPU work
     loss_ = steps_.loss(slot_);
     for (std::uint64_t k = 0; k < parts_.push_every(); ++k)
@@ -107,12 +107,12 @@ class GpuEngine final : public Engine {
     is_push_started_ = false;
     slot_ = other(slot_);
     rate_ = present_rate();
-    is_whole_ = has_whole();
+    is_whole_ = steps_.has_graph(slot_, rate_);
     if (link_->can_wait() && parts_.push_every() <= kMaxGatedSteps && !steps_.has_changing_rates() &&
-        steps_.is_known(slot_, rate_, is_whole_)) {
+        steps_.is_known(slot_, is_whole_)) {
       is_gate_closed_ = is_enqueued_ = was_gated_ = true;
       if (is_whole_) {
-        steps_.enqueue_whole(slot_, true);
+        steps_.enqueue_graph(slot_, true);
       } else {
         link_->start_pull_when_opened(timeline_.event(GpuTimeline::kOpened));
         enqueue_compute();
@@ -149,7 +149,6 @@ class GpuEngine final : public Engine {
     report.transfers = link_->transfers();
     report.step = timeline_.means();
     report.is_resident = batches_.is_resident();
-    report.graph = steps_.graph_scope();
     report.graph_operations = steps_.graph_operations();
   }
 
@@ -161,9 +160,6 @@ class GpuEngine final : public Engine {
     return parts_.has_local_steps() ? local_rate(parts_.worker, parts_.options, parts_.worker.global_step()) : 0.0F;
   }
 
-  // Not in a sampled step: its events lie between the parts.
-  bool has_whole() const { return !timeline_.is_sampled() && steps_.has_whole(slot_, rate_); }
-
   void enqueue_compute() {
     timeline_.mark(GpuTimeline::kPulled);
     steps_.enqueue(slot_, rate_);
@@ -171,12 +167,14 @@ class GpuEngine final : public Engine {
   }
 
   void start_push() {
-    timeline_.mark(GpuTimeline::kSending);
-    if (std::exchange(is_whole_, false))
+    const bool was_whole = std::exchange(is_whole_, false);
+    if (was_whole) {
       GpuLinkAccess::start_recorded_push(*link_);
-    else
+    } else {
+      timeline_.mark(GpuTimeline::kSending);
       link_->start_push();
-    timeline_.end_step();
+    }
+    timeline_.end_step(was_whole);
     is_push_started_ = true;
   }
 
@@ -199,8 +197,8 @@ class GpuEngine final : public Engine {
   device::Stream stream_;
   device::GpuWatch& watch_;
   GpuBatches batches_;
-  GpuSteps steps_;
   GpuTimeline timeline_;
+  GpuSteps steps_;
   std::size_t slot_ = 0;      // of the step in progress
   bool is_enqueued_ = false;  // its pull and compute
   bool is_whole_ = false;     // with its push, in one graph

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 
 #include "ps_shm/errors.hpp"
@@ -23,7 +24,7 @@ GpuArrays::GpuArrays(std::span<const ParameterSpec> specs, device::CudaCalls& cu
 }
 
 GpuSteps::GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const GpuArrays& gradients,
-                   GpuBatches& batches, GpuLink& link)
+                   GpuBatches& batches, GpuLink& link, GpuTimeline& timeline)
     : parts_(parts),
       cuda_(*parts.options.gpu->cuda),
       kernels_(*parts.options.gpu->kernels),
@@ -31,6 +32,7 @@ GpuSteps::GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const 
       gradients_(gradients),
       batches_(batches),
       link_(link),
+      timeline_(timeline),
       stream_(static_cast<device::Stream>(link.stream())),
       model_(parts.model, parts.batch(), cuda_, kernels_),
       losses_(cuda_, GpuBatches::kSlots),
@@ -43,10 +45,8 @@ GpuSteps::GpuSteps(const EngineParts& parts, const GpuArrays& parameters, const 
 GpuSteps::~GpuSteps() {
   GpuLinkAccess::watch(link_).settle(stream_);
   if (cuda_.is_given_up()) return;
-  for (Step& step : steps_) {
-    drop(step.computed);
-    drop(step.whole);
-  }
+  for (Step& step : steps_)
+    for (Recorded& recorded : step.graphs) drop(recorded);
   kernels_.release_products(stream_);
 }
 
@@ -60,112 +60,97 @@ bool GpuSteps::has_changing_rates() const {
   return parts_.has_local_steps() && (schedule.kind != Schedule::Kind::kConstant || schedule.warmup_steps > 0);
 }
 
-void GpuSteps::launch(Recorded& recorded, const char* what) {
-  GpuLinkAccess::watch(link_).set_context(what);
-  check(cuda_.launch(recorded.graph, stream_), "launch a graph");
-  recorded.was_launched = true;
-}
-
 void GpuSteps::enqueue(std::size_t slot, float rate) {
   Step& step = steps_[slot];
   batches_.await(slot, stream_);
-  if (step.computed.is_for(rate)) return launch(step.computed, "the graph of what a step computes");
   GpuLinkAccess::watch(link_).set_context("a step without a graph");
   enqueue_kernels(slot, rate);
   step.has_run = true;
   step.ran_at = rate;
 }
 
-bool GpuSteps::has_whole(std::size_t slot, float rate) const {
-  const Step& step = steps_[slot];
-  return step.whole.is_for(rate) && step.computed.was_launched &&
-         step.whole.number == GpuLinkAccess::recording_number(link_);
+bool GpuSteps::has_graph(std::size_t slot, float rate) const {
+  return graph_of(slot).graph != nullptr && is_current(graph_of(slot), rate);
 }
 
-void GpuSteps::enqueue_whole(std::size_t slot, bool waits) {
-  Recorded& whole = steps_[slot].whole;
+void GpuSteps::enqueue_graph(std::size_t slot, bool waits) {
+  Recorded& recorded = steps_[slot].graphs[timeline_.is_sampled() ? 1 : 0];
   if (waits)
-    GpuLinkAccess::start_recorded_when_opened(link_, whole.has_gate);
+    GpuLinkAccess::start_recorded_when_opened(link_);
   else
     GpuLinkAccess::start_recorded(link_);
   batches_.await(slot, stream_);
-  launch(whole, "the graph of a step");
+  GpuLinkAccess::watch(link_).set_context("the graph of a step");
+  check(cuda_.launch(recorded.graph, stream_), "launch a graph");
+  recorded.was_launched = true;
 }
 
-bool GpuSteps::is_known(std::size_t slot, float rate, bool is_whole) const {
-  const Recorded& recorded = is_whole ? steps_[slot].whole : steps_[slot].computed;
-  if (recorded.is_for(rate)) return recorded.was_launched;
-  return steps_[0].has_run || steps_[1].has_run;
+bool GpuSteps::is_current(const Recorded& recorded, float rate) const {
+  return recorded.rate == rate && recorded.number == GpuLinkAccess::recording_number(link_);
 }
 
-GraphScope GpuSteps::graph_scope() const {
-  if (steps_[0].whole.operations + steps_[1].whole.operations > 0) return GraphScope::kStep;
-  return steps_[0].computed.operations + steps_[1].computed.operations > 0 ? GraphScope::kCompute : GraphScope::kNone;
+bool GpuSteps::is_known(std::size_t slot, bool is_graph) const {
+  return is_graph ? graph_of(slot).was_launched : steps_[0].has_run || steps_[1].has_run;
 }
 
 std::size_t GpuSteps::graph_operations() const {
-  const auto largest = [this](Recorded Step::*which) {
-    return std::max((steps_[0].*which).operations, (steps_[1].*which).operations);
-  };
-  return largest(graph_scope() == GraphScope::kStep ? &Step::whole : &Step::computed);
+  return std::max(steps_[0].graphs[0].operations, steps_[1].graphs[0].operations);
 }
 
-void GpuSteps::capture(std::size_t slot, bool whole) {
-  if (!may_capture_ || !steps_[slot].has_run) return;
-  capture_computed(slot);
-  if (!GpuLinkAccess::can_record(link_)) return drop(steps_[slot].whole);
-  if (whole && may_capture_ && may_capture_whole_) capture_whole(slot);
-}
-
-void GpuSteps::capture_computed(std::size_t slot) {
+void GpuSteps::capture(std::size_t slot) {
   Step& step = steps_[slot];
-  if (step.computed.is_for(step.ran_at)) return;
-  std::string why;
-  if (record(step.computed, step.ran_at, why, [&] { enqueue_kernels(slot, step.ran_at); })) return;
-  may_capture_ = false;
-  warn("GPU steps are enqueued kernel by kernel because no CUDA graph can be created", why);
-}
-
-void GpuSteps::capture_whole(std::size_t slot) {
-  Step& step = steps_[slot];
-  if (step.whole.is_for(step.ran_at) && step.whole.number == GpuLinkAccess::recording_number(link_)) return;
-  const auto try_with = [&](bool has_gate, std::string& why) {
-    const bool is_recorded = record(step.whole, step.ran_at, why, [&] {
-      GpuLinkAccess::record_step(link_, has_gate, [&] { enqueue_kernels(slot, step.ran_at); });
-    });
-    step.whole.number = GpuLinkAccess::recording_number(link_);
-    step.whole.has_gate = has_gate;
-    return is_recorded;
-  };
-  std::string why;
-  if (link_.can_wait() && may_capture_gate_) {
-    if (try_with(true, why)) return;
-    may_capture_gate_ = false;
-    warn("the wait for a step stands before its CUDA graph, which cannot have it", why);
+  if (!may_capture_ || !step.has_run) return;
+  if (!GpuLinkAccess::can_record(link_)) {
+    for (Recorded& recorded : step.graphs) drop(recorded);
+    return;
   }
-  if (try_with(false, why)) return;
-  may_capture_whole_ = false;
-  warn("a step's pull and push are launched by themselves because no CUDA graph with them can be created", why);
+  std::string why;
+  if (!is_current(step.graphs[0], step.ran_at) && !record(slot, false, why)) {
+    may_capture_ = link_.can_wait();
+    if (may_capture_) {
+      warn("steps are not enqueued ahead, slower, because no CUDA graph can be created with the wait for a step", why);
+      GpuLinkAccess::refuse_waits(link_);
+      may_capture_ = record(slot, false, why);
+    }
+    if (!may_capture_)
+      return warn("steps are enqueued kernel by kernel because no CUDA graph can be created", why);
+  }
+  if (!is_current(step.graphs[1], step.ran_at) && !record(slot, true, why))
+    warn("steps that are timed are enqueued kernel by kernel because no CUDA graph can be created with events", why);
 }
 
-bool GpuSteps::record(Recorded& recorded, float rate, std::string& why, const std::function<void()>& enqueue_all) {
+bool GpuSteps::record(std::size_t slot, bool is_timed, std::string& why) {
+  Step& step = steps_[slot];
+  Recorded& recorded = step.graphs[is_timed ? 1 : 0];
   drop(recorded);
   why.clear();
+  const auto mark = [&](GpuTimeline::Mark which) {
+    if (is_timed) timeline_.mark_in_graph(which);
+  };
   device::CudaError error = cuda_.begin_capture(stream_);
   if (error == device::kSuccess) {
     try {
-      enqueue_all();
+      GpuLinkAccess::record_step(
+          link_, [&] { mark(GpuTimeline::kOpened); },
+          [&] {
+            mark(GpuTimeline::kPulled);
+            enqueue_kernels(slot, step.ran_at);
+            mark(GpuTimeline::kComputed);
+          });
     } catch (const Error& refused) {
       why = refused.what();
     }
     error = cuda_.end_capture(stream_, recorded.graph, recorded.operations);
   }
-  recorded.rate = rate;
-  if (error == device::kSuccess && why.empty()) return true;
-  static_cast<void>(cuda_.last_error());
-  drop(recorded);
-  if (why.empty()) why = cuda_.error_text(error);
-  return false;
+  const bool is_recorded = error == device::kSuccess && why.empty();
+  if (!is_recorded) {
+    static_cast<void>(cuda_.last_error());
+    drop(recorded);
+    if (why.empty()) why = cuda_.error_text(error);
+  }
+  recorded.rate = step.ran_at;
+  recorded.number = GpuLinkAccess::recording_number(link_);
+  return is_recorded;
 }
 
 void GpuSteps::warn(const std::string& what, const std::string& why) const {

@@ -6,8 +6,9 @@
 
 namespace ps_shm::train {
 
-void GpuTimeline::end_step() {
+void GpuTimeline::end_step(bool is_in_graph) {
   mark(kPushed);
+  is_in_graph_ = is_in_graph;
   is_unread_ = is_sampled_;
   const std::uint64_t every = trace_ != nullptr ? kTracedEvery : kEvery;
   is_sampled_ = ++steps_ >= kFirst && steps_ % every == kFirst % every;
@@ -19,7 +20,8 @@ void GpuTimeline::read() {
   is_unread_ = false;
   device::wait_until_done(watch_, events_[kPushed].get(), "finish a step");
   const double pull = between(kOpened, kPulled), compute = between(kPulled, kComputed);
-  const double held = between(kComputed, kSending), push = between(kSending, kPushed);
+  const Mark sending = is_in_graph_ ? kComputed : kSending;
+  const double held = between(kComputed, sending), push = between(sending, kPushed);
   sums_.wait += between(kBegun, kOpened) + held;
   sums_.pull += pull;
   sums_.compute += compute;

@@ -1,7 +1,9 @@
 // The phases of a step by the GPU's own clock: events on its stream, in one step of 64, because they cost time; with a
-// trace in every second one. Such a step is enqueued in parts, between which the events are.
+// trace in every second one. Such a step is a graph that has the events between its parts, or enqueued in parts.
 //
 //   end of the previous push | wait (for the step, and its gate) | pull | compute | wait (for the CPU) | push
+//
+// In a graph there is no wait for the CPU between compute and push.
 #pragma once
 
 #include <array>
@@ -29,13 +31,19 @@ class PS_SHM_HIDDEN GpuTimeline {
     if (is_sampled_) device::check(cuda_, cuda_.record(events_[which].get(), stream_), "record an event");
   }
 
+  // Records an event in each launch of the graph that is being recorded, which is for sampled steps.
+  void mark_in_graph(Mark which) {
+    device::check(cuda_, cuda_.record_in_graph(events_[which].get(), stream_), "record an event");
+  }
+
   bool is_sampled() const { return is_sampled_; }
 
   // To be recorded by the caller; nullptr if the step is not sampled.
   void* event(Mark which) const { return is_sampled_ ? events_[which].get() : nullptr; }
 
-  // The push is enqueued: what follows on the stream belongs to the next step.
-  void end_step();
+  // The push is enqueued: what follows on the stream belongs to the next step. `is_in_graph`: the events up to the end
+  // of what is computed are those of a graph.
+  void end_step(bool is_in_graph);
 
   // Some work was repeated: this step is not used as a sample.
   void drop() { is_sampled_ = false; }
@@ -62,7 +70,7 @@ class PS_SHM_HIDDEN GpuTimeline {
   SpanLog* trace_;
   std::array<Timed, 6> events_;
   std::uint64_t steps_ = 0;
-  bool is_sampled_ = false, is_unread_ = false;
+  bool is_sampled_ = false, is_unread_ = false, is_in_graph_ = false;
   GpuStepSeconds sums_;
 };
 

@@ -41,10 +41,6 @@ struct GpuStepSeconds {
   double idle_share() const { return total() > 0 ? wait / total() : 0.0; }
 };
 
-// What one launch of a step starts: one operation; all that is computed; or also the pull before it, with the wait for
-// the step, and the transfer of the gradients behind it.
-enum class GraphScope { kNone, kCompute, kStep };
-
 struct GpuReport {
   std::string device;  // its name
   GpuTransfers transfers;
@@ -52,8 +48,9 @@ struct GpuReport {
       rows;  // of a sparse model, which has no other transfers and no times by the GPU's clock
   GpuStepSeconds step;
   bool is_resident = false;  // the training set is in the GPU's memory
-  GraphScope graph = GraphScope::kNone;
-  std::size_t graph_operations = 0;  // waits, kernels and copies in it
+  // Of a step in one launch, from the wait for it to the transfer of its gradients: waits, kernels and copies. 0: steps
+  // are enqueued kernel by kernel.
+  std::size_t graph_operations = 0;
 };
 
 }  // namespace ps_shm::train
