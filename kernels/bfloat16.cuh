@@ -1,4 +1,4 @@
-// bfloat16, the upper half of a float32: rounding to it, and the exact way back.
+// bfloat16, the upper half of a float32: rounding to it.
 #pragma once
 
 #include <cstdint>
@@ -43,24 +43,6 @@ __device__ inline void copy_to_bfloat16(const float* from, std::uint16_t* to, st
   }
   for (std::size_t i = begin + first; i < count; i += stride)
     to[i] = static_cast<std::uint16_t>(round_to_bfloat16(from[i]));
-}
-
-// The same the other way round.
-__device__ inline void copy_from_bfloat16(const std::uint16_t* from, float* to, std::size_t count, std::size_t first,
-                                          std::size_t stride) {
-  std::size_t begin = 0;
-  if (is_aligned(from, sizeof(uint4)) && is_aligned(to, sizeof(float4))) {
-    const auto low = [](std::uint32_t two) { return __uint_as_float(two << 16); };
-    const auto high = [](std::uint32_t two) { return __uint_as_float(two & 0xffff0000U); };
-    for (std::size_t i = first; i < count / 8; i += stride) {
-      const uint4 v = reinterpret_cast<const uint4*>(from)[i];
-      reinterpret_cast<float4*>(to)[2 * i] = make_float4(low(v.x), high(v.x), low(v.y), high(v.y));
-      reinterpret_cast<float4*>(to)[2 * i + 1] = make_float4(low(v.z), high(v.z), low(v.w), high(v.w));
-    }
-    begin = count / 8 * 8;
-  }
-  for (std::size_t i = begin + first; i < count; i += stride)
-    to[i] = __uint_as_float(static_cast<std::uint32_t>(from[i]) << 16);
 }
 
 }  // namespace ps_shm::kernels

@@ -21,7 +21,6 @@ cudaError_t pull_pieces(const PulledPiece* pieces, std::uint32_t count, std::uin
                         cudaStream_t stream);
 cudaError_t send_pieces(const SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived, bool as_bfloat16,
                         const std::uint32_t* gate, std::uint32_t senders, cudaStream_t stream);
-cudaError_t widen_pieces(const WidenedPiece* pieces, std::uint32_t count, cudaStream_t stream);
 cudaError_t add_pieces(const AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        cudaStream_t stream);
 cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std::uint64_t* outside,

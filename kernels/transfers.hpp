@@ -47,14 +47,6 @@ struct SentPiece {
   std::uint32_t pad;
 };
 
-// A range of parameters that is converted to float32.
-struct WidenedPiece {
-  const std::uint16_t* from;  // bfloat16
-  float* to;
-  std::uint32_t count;  // elements
-  std::uint32_t pad;
-};
-
 // A range of a gradient that is added to an in-place variable.
 struct AddedPiece {
   const float* from;

@@ -19,7 +19,7 @@ struct Case {
   std::size_t bytes;
   std::uint64_t chunk_bytes;
   std::uint32_t threads;
-  Wire wire = Wire::kFloat32;  // of pulls and pushes
+  Wire wire = Wire::kFloat32;  // of pushes
 };
 
 // The limit: one copy each way, of memory that CUDA has page-locked itself.
@@ -52,7 +52,7 @@ class LinkedJob {
     const float* from = gradient_.on_device();
     link_ = device::make_gpu_link(
         worker_, std::span(&variable_, 1), std::span(&to, 1), std::span(&from, 1),
-        {.wire = of.wire, .pull_wire = of.wire, .warn = [this](const std::string& line) { warnings_.push_back(line); }},
+        {.wire = of.wire, .warn = [this](const std::string& line) { warnings_.push_back(line); }},
         cuda(), kernels());
     check(model_kernels().fill(gradient_.on_device(), 1e-3F, gradient_.count(), stream()), "fill memory");
     check(cuda().synchronize(stream()), "fill memory");
@@ -136,7 +136,7 @@ Json measure(const Case& of, const std::string& name, const SectionOptions& opti
                 {"bytes", of.bytes},
                 {"chunk_bytes", of.chunk_bytes},
                 {"threads", of.threads},
-                {"wire", of.wire == Wire::kFloat32 ? "float32" : "bfloat16"},
+                {"wire", to_string(of.wire)},
                 {"rounds", taken[0].size()},
                 {"pull", with_limit(1, 0)},
                 {"push", with_limit(3, 2)},

@@ -49,10 +49,6 @@ PS_SHM_API Wire parse(std::string_view name);  ///< @overload
 struct GpuOptions {
   int device = 0;              ///< CUDA's number of the GPU
   Wire wire = Wire::kFloat32;  ///< transfer dtype of gradients: with kBFloat16 the GPU rounds them
-  /// Transfer dtype of parameters: with kBFloat16 the worker's threads round each chunk into page-locked memory, and
-  /// the GPU widens it to float32 in device memory. Pulls of at most 2 MiB are float32 all the same: launches cost more
-  /// there than the bytes.
-  Wire pull_wire = Wire::kFloat32;
   bool stream_waits = false;  ///< whether can_wait() may be true; only for a process that has one link, see there
   std::function<void(const std::string&)> warn;  ///< log callback: something was refused and costs speed; unset: stderr
 };
@@ -96,8 +92,8 @@ class GpuLink {
   void* stream() const noexcept;
 
   /// Enqueues a pull of all variables. Work that is enqueued on the stream after it sees the parameters. Large models
-  /// are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there. Chunks
-  /// that the CPU copies itself, as with GpuOptions::pull_wire, are on their way when it returns.
+  /// are copied chunk by chunk under control of the CPU; then the call returns when the parameters are there. Without
+  /// registration the CPU copies them itself, and they are on their way when it returns.
   ///
   /// @throws Error with kInvalidState if the previous pull is still in progress, kDevice if the GPU fails.
   /// @progress lock-free, apart from the wait for the GPU.

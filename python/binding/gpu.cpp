@@ -38,11 +38,7 @@ void with_turn(const Linked& self, Calls&& calls) {
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
                      int device, const std::string& wire) {
-  if (wire != "float32" && wire != "bfloat16" && wire != "bfloat16-push")
-    throw nb::value_error(fmt::format("unknown wire '{}': 'float32', 'bfloat16' or 'bfloat16-push'", wire).c_str());
-  GpuOptions options{.device = device, .warn = tell};
-  if (wire != "float32") options.wire = Wire::kBFloat16;
-  if (wire == "bfloat16") options.pull_wire = Wire::kBFloat16;
+  GpuOptions options{.device = device, .wire = wire == "bfloat16-push" ? Wire::kBFloat16 : Wire::kFloat32, .warn = tell};
   constexpr std::uintptr_t kAlignment = 256;
   std::vector<float*> to;
   std::vector<const float*> from;

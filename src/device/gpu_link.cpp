@@ -104,7 +104,6 @@ void GpuLink::Impl::plan() {
     input.has_additive_inplace |= state->adds_in_place();
   }
   input.pull_bytes = elements * sizeof(float);
-  input.rounds_pulls = options.pull_wire == Wire::kBFloat16;
   strategy = device::choose_strategy(gpu, input);
   if (strategy.push != device::PushPath::kThroughHost) {
     const auto say = [&](const std::string& line) { worker.log(fmt::format("worker {}: {}", worker.rank(), line)); };
@@ -231,8 +230,8 @@ void GpuLinkAccess::record_step(GpuLink& link, const std::function<void()>& open
   enqueue_compute();
   link.impl_->push->enqueue_recorded();
 }
-void GpuLinkAccess::refuse_waits(GpuLink& link) noexcept { link.impl_->may_wait_on_stream = false; }
 
+void GpuLinkAccess::refuse_waits(GpuLink& link) noexcept { link.impl_->may_wait_on_stream = false; }
 
 void GpuLinkAccess::start_recorded(GpuLink& link) {
   GpuLink::Impl& impl = *link.impl_;

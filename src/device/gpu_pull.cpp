@@ -5,8 +5,6 @@
 
 #include "device/polling.hpp"
 #include "shm/slots/free_buffers.hpp"
-#include "update/bfloat16.hpp"
-#include "update/elements.hpp"
 
 namespace ps_shm {
 
@@ -29,20 +27,22 @@ void GpuLink::Pull::plan() {
   list_.clear();
   regions_.clear();
   chunks_.clear();
-  hosted_.clear();
-  std::size_t largest = 1;
+  std::size_t largest = 1, all = 0;
   for (std::size_t i = 0; i < link_.states.size(); ++i) {
     VariableState& state = *link_.states[i];
-    for (VariablePart& part : state.parts) largest = std::max<std::size_t>(largest, part.record.piece_elements);
-    const bool is_hosted = is_rounded() || link_.strategy.pull == device::PullPath::kThroughHost;
-    for (VariablePart& part : state.parts)
-      is_hosted        ? list_hosted(state, part, link_.parameters[i])
-      : part.versioned ? list_versioned(state, part, link_.parameters[i])
-                       : list_inplace(state, part, link_.parameters[i]);
+    all += state.elements;
+    for (VariablePart& part : state.parts) {
+      largest = std::max<std::size_t>(largest, part.record.piece_elements);
+      if (is_through_host()) continue;
+      part.versioned ? list_versioned(state, part, link_.parameters[i]) : list_inplace(state, part, link_.parameters[i]);
+    }
   }
-  plan_windows();
-  if (hosted_.empty() && bounce_room_.count() < largest)
+  if (is_through_host()) {
+    host_values_ = device::PinnedMemory<float>(link_.cuda, all);
+    if (!sent_) sent_ = std::make_unique<device::OwnEvent>(link_.cuda);
+  } else if (bounce_room_.count() < largest) {
     bounce_room_ = device::PinnedMemory<float>(link_.cuda, largest);
+  }
   upload_list();
   if (!chunks_.empty()) {
     windows_.resize(kWindows);
@@ -107,73 +107,6 @@ void GpuLink::Pull::list_inplace(VariableState& state, VariablePart& part, float
   }
 }
 
-void GpuLink::Pull::list_hosted(VariableState& state, VariablePart& part, float* out) {
-  for (std::uint64_t piece = 0; piece < part.record.pieces; ++piece)
-    hosted_.push_back({&state, &part, piece, part.first_piece + piece, out + part.piece_begin(piece)});
-}
-
-// Where each piece lies in its window, and the memory for that. The pieces of a variable that are side by side on the GPU
-// are so in the window, too.
-void GpuLink::Pull::plan_windows() {
-  constexpr std::size_t kAlignment = 16;  // of a range: the kernel reads so many bytes at a time
-  const std::size_t width = is_rounded() ? sizeof(std::uint16_t) : sizeof(float);
-  portions_.clear();
-  ranges_.clear();
-  std::size_t most_bytes = 0, most_elements = 0;
-  for (std::size_t i = 0; i < hosted_.size(); ++i) {
-    Piece& piece = hosted_[i];
-    const bool begins = portions_.empty() || portions_.back().bytes / width * sizeof(float) >= kWindowBytes;
-    if (begins) portions_.push_back({.first = i, .first_range = ranges_.size()});
-    Portion& portion = portions_.back();
-    if (begins || piece.state != hosted_[i - 1].state || ranges_.back().to + ranges_.back().count != piece.out) {
-      portion.bytes = (portion.bytes + kAlignment - 1) / kAlignment * kAlignment;
-      ranges_.push_back({portion.bytes, piece.out, 0});
-    }
-    const std::size_t elements = piece.part->piece_size(piece.piece);
-    piece.place = portion.bytes;
-    ranges_.back().count += elements;
-    portion.bytes += elements * width;
-    portion.end = i + 1;
-    portion.end_range = ranges_.size();
-    most_bytes = std::max(most_bytes, portion.bytes);
-    most_elements = std::max(most_elements, elements);
-  }
-  if (portions_.empty()) return;
-  of_threads_.resize(link_.worker.threads().count());
-  host_windows_.resize(std::min(kWindows, portions_.size()));
-  for (HostWindow& window : host_windows_) {
-    if (!window.sent) window.sent = std::make_unique<device::OwnEvent>(link_.cuda);
-    window.memory = {link_.cuda, most_bytes};
-    if (is_rounded()) window.rounded = {link_.cuda, most_bytes};
-  }
-  if (!is_rounded()) return;
-  for (PerThread& thread : of_threads_) thread.chunk.resize(most_elements);
-  list_widened();
-}
-
-// Ranges in slices, one for a block each, so that a window occupies most of a GPU.
-void GpuLink::Pull::list_widened() {
-  constexpr std::size_t kSlice = 8192;  // elements
-  std::vector<kernels::WidenedPiece> list;
-  for (std::size_t k = 0; k < portions_.size(); ++k) {
-    Portion& portion = portions_[k];
-    const std::byte* const window = host_windows_[k % host_windows_.size()].rounded.on_device();
-    portion.first_widened = list.size();
-    for (std::size_t i = portion.first_range; i < portion.end_range; ++i)
-      for (std::size_t at = 0; at < ranges_[i].count; at += kSlice)
-        list.push_back({.from = reinterpret_cast<const std::uint16_t*>(window + ranges_[i].place) + at,
-                        .to = ranges_[i].to + at,
-                        .count = static_cast<std::uint32_t>(std::min(kSlice, ranges_[i].count - at)),
-                        .pad = 0});
-    portion.widened = static_cast<std::uint32_t>(list.size() - portion.first_widened);
-  }
-  widened_on_device_ = {link_.cuda, list.size()};
-  link_.check(
-      link_.cuda.copy(widened_on_device_.on_device(), list.data(), widened_on_device_.bytes(), link_.stream->get()),
-      "copy to its memory");
-  device::wait_until_done(link_.watch, link_.stream->get(), "copy to its memory");
-}
-
 void GpuLink::Pull::upload_list() {
   if (list_.empty()) return;
   std::map<std::uint64_t, std::size_t> begins;  // index of each shard's regions among all
@@ -203,7 +136,7 @@ void GpuLink::Pull::upload_list() {
 
 void GpuLink::Pull::start() {
   begin();
-  if (!hosted_.empty()) pull_through_host();
+  if (is_through_host()) pull_through_host();
   // Both wait for what the stream still does with the old parameters, and then work side by side.
   is_copying_ = !chunks_.empty();  // stays true after an error
   if (is_copying_) {
@@ -252,7 +185,7 @@ bool GpuLink::Pull::finish() {
       listed_[i].state->pulled[listed_[i].index] = version_of(listed_[i], got);
     }
   }
-  for (HostWindow& window : host_windows_) wait_for(window);
+  if (is_through_host()) device::wait_until_done(link_.watch, sent_->get(), "copy parameters");
   is_under_way_ = false;  // stays true after an error
   ++link_.totals.pulls;
   link_.worker.count_pulls(link_.states.size());
@@ -318,17 +251,9 @@ std::vector<GpuLink::Pull::Piece> GpuLink::Pull::copy_once(const std::vector<Pie
 void GpuLink::Pull::send_window(Window& window) {
   if (window.pieces.empty()) return;
   const device::Stream stream = copy_stream_.get();
-  device::CudaError error = window.to.size() == 1 || !copies_batches_
-                                ? device::kNotSupported
-                                : link_.cuda.copy_batch(window.to, window.from, window.bytes, stream);
-  if (error != device::kSuccess) {  // one by one, with a driver before CUDA 12.8, or one that refuses batches
-    if (error != device::kNotSupported) {
-      link_.warn(
-          fmt::format("chunks are copied one by one, slower: cuMemcpyBatchAsync: {}", link_.cuda.error_text(error)));
-      static_cast<void>(link_.cuda.last_error());
-      copies_batches_ = false;
-    }
-    error = device::kSuccess;  // a fault of the device shows again
+  device::CudaError error = link_.cuda.copy_batch(window.to, window.from, window.bytes, stream);
+  if (error == device::kNotSupported) {  // a driver before CUDA 12.8
+    error = device::kSuccess;
     for (std::size_t i = 0; i < window.to.size() && error == device::kSuccess; ++i)
       error = link_.cuda.copy(window.to[i], window.from[i], window.bytes[i], stream);
   }
@@ -355,62 +280,19 @@ void GpuLink::Pull::check_window(Window& window, std::vector<Piece>& moved) {
 }
 
 // All is enqueued on the main stream: behind what still reads the old parameters, and before what will read the new ones.
-// So the CPU waits only for a window's memory.
 void GpuLink::Pull::pull_through_host() {
-  for (std::size_t k = 0; k < portions_.size(); ++k) {
-    HostWindow& window = host_windows_[k % host_windows_.size()];
-    wait_for(window);
-    fill(portions_[k], window);
-    send(portions_[k], window);
-  }
+  float* values = host_values_.on_host();
   std::uint64_t retries = 0;
-  for (PerThread& thread : of_threads_) retries += std::exchange(thread.retries, 0);
+  for (std::size_t i = 0; i < link_.states.size(); ++i) {
+    VariableState& state = *link_.states[i];
+    retries += state.pull({values, state.elements}, 0, link_.worker.live().lr, link_.worker.threads());
+    link_.check(link_.cuda.copy(link_.parameters[i], values, state.elements * sizeof(float), link_.stream->get()),
+                "copy parameters");
+    values += state.elements;
+  }
+  link_.check(link_.cuda.record(sent_->get(), link_.stream->get()), "record an event");
   link_.totals.redone_chunks += retries;
   link_.worker.count_pull_retries(retries);
-}
-
-// The worker's threads share the pieces.
-void GpuLink::Pull::fill(const Portion& portion, HostWindow& window) {
-  const std::size_t count = portion.end - portion.first, bytes = is_rounded() ? 2 * portion.bytes : portion.bytes;
-  const auto fill_piece = [&](const Piece& piece, PerThread& thread) {
-    std::byte* const place = window.memory.on_host() + piece.place;
-    float* const out = is_rounded() ? thread.chunk.data() : reinterpret_cast<float*>(place);
-    // In place, a value is one float: the link accepts no variables that have state between their elements.
-    piece.state->pulled[piece.index] = piece.part->versioned
-                                           ? piece.part->versioned->pull_chunk(piece.piece, out, thread.retries)
-                                           : piece.part->inplace->pull_block(piece.piece, out, update::FirstFloat());
-    if (is_rounded())
-      update::round_to_nearest(reinterpret_cast<update::BFloat16Bits*>(place), out,
-                               piece.part->piece_size(piece.piece));
-  };
-  link_.worker.threads().split(count, Threads::grain(std::max<std::size_t>(1, bytes / count)),
-                               [&](std::uint64_t begin, std::uint64_t end, std::uint32_t number) {
-                                 for (std::uint64_t i = begin; i < end; ++i)
-                                   fill_piece(hosted_[portion.first + i], of_threads_[number]);
-                               });
-}
-
-void GpuLink::Pull::send(const Portion& portion, HostWindow& window) {
-  const device::Stream stream = link_.stream->get();
-  const std::byte* const from = window.memory.on_host();
-  device::CudaError error = device::kSuccess;
-  if (is_rounded()) {
-    error = link_.cuda.copy(window.rounded.on_device(), from, portion.bytes, stream);
-    if (error == device::kSuccess)
-      error =
-          link_.kernels.widen_pieces(widened_on_device_.on_device() + portion.first_widened, portion.widened, stream);
-  }
-  for (std::size_t i = portion.first_range; !is_rounded() && i < portion.end_range && error == device::kSuccess; ++i)
-    error = link_.cuda.copy(ranges_[i].to, from + ranges_[i].place, ranges_[i].count * sizeof(float), stream);
-  link_.check(error, "copy parameters");
-  link_.check(link_.cuda.record(window.sent->get(), stream), "record an event");
-  window.is_in_progress = true;
-}
-
-void GpuLink::Pull::wait_for(HostWindow& window) {
-  if (!window.is_in_progress) return;
-  device::wait_until_done(link_.watch, window.sent->get(), "copy parameters");
-  window.is_in_progress = false;
 }
 
 }  // namespace ps_shm

@@ -7,8 +7,8 @@
 //                 finished the window, the engine has read its last byte, and the CPU checks the stamps.
 //                 Windows are short, because a pusher reuses a buffer once it has gone round its free buffers.
 //                 Variables with smaller chunks are pulled by the kernel, beside it.
-//   through host  the worker's threads pull into page-locked memory, as chunks of float32 or rounded to bfloat16, and the
-//                 engine copies the result, a window at a time, while they fill the next one. A kernel widens bfloat16.
+//   through host  the worker pulls each variable into page-locked memory, and the engine copies it from there while the
+//                 worker pulls the next one.
 // A chunk that keeps changing is finally pulled by the CPU, which is lock-free.
 #pragma once
 
@@ -30,7 +30,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   void plan();
 
   // Whether a pull consists of a single kernel, so that a stream can wait for it.
-  bool is_all_on_stream() const noexcept { return chunks_.empty() && hosted_.empty(); }
+  bool is_all_on_stream() const noexcept { return chunks_.empty() && !is_through_host(); }
 
   // start() = begin(), what the CPU has to copy, and enqueue().
   void start();
@@ -49,8 +49,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
     VariablePart* part = nullptr;
     std::uint64_t piece = 0, index = 0;
     float* out = nullptr;
-    bool is_rest = false;   // continues a block in another region; only the first part's count is used
-    std::size_t place = 0;  // through the host: its first byte in the memory of its window
+    bool is_rest = false;  // continues a block in another region; only the first part's count is used
   };
   // The copies in progress on the copy engine.
   struct Window {
@@ -61,53 +60,23 @@ class PS_SHM_HIDDEN GpuLink::Pull {
     std::vector<std::size_t> bytes;
     std::unique_ptr<device::OwnEvent> copied;
   };
-  static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // of float32; a few are in progress at a time
+  static constexpr std::size_t kWindowBytes = std::size_t{2} << 20;  // a few are in progress at a time
   static constexpr std::size_t kWindows = 4;
-
-  // Through the host: the pieces [first, end) of `hosted_`, which fill a window, and their ranges of device memory.
-  struct Portion {
-    std::size_t first = 0, end = 0, first_range = 0, end_range = 0;
-    std::size_t bytes = 0;          // of the window
-    std::size_t first_widened = 0;  // of `widened_on_device_`, if rounded
-    std::uint32_t widened = 0;
-  };
-  struct Range {
-    std::size_t place;  // in the window
-    float* to;
-    std::size_t count;
-  };
-  struct HostWindow {
-    device::PinnedMemory<std::byte> memory;
-    device::DeviceMemory<std::byte> rounded;  // the same on the GPU, of bfloat16
-    std::unique_ptr<device::OwnEvent> sent;
-    bool is_in_progress = false;
-  };
-  struct PerThread {
-    std::vector<float> chunk;  // before it is rounded; stays in the caches
-    std::uint64_t retries = 0;
-  };
 
   void list_versioned(VariableState& state, VariablePart& part, float* out);
   void list_inplace(VariableState& state, VariablePart& part, float* out);
-  void list_hosted(VariableState& state, VariablePart& part, float* out);
-  void plan_windows();
-  void list_widened();
   void upload_list();
   void copy_chunks();
   std::vector<Piece> copy_once(const std::vector<Piece>& pieces);
   void send_window(Window& window);
   void check_window(Window& window, std::vector<Piece>& moved);
-  bool is_rounded() const noexcept { return link_.strategy.pull == device::PullPath::kRounded; }
+  bool is_through_host() const noexcept { return link_.strategy.pull == device::PullPath::kThroughHost; }
   void pull_through_host();
-  void fill(const Portion& portion, HostWindow& window);
-  void send(const Portion& portion, HostWindow& window);
-  void wait_for(HostWindow& window);
   void bounce(const Piece& piece);
   std::uint64_t version_of(const Piece& piece, std::uint64_t result) const noexcept;
 
   GpuLink::Impl& link_;
   device::OwnStream copy_stream_;
-  bool copies_batches_ = true;                // until the driver refuses one
   std::unique_ptr<device::OwnEvent> before_;  // work that was enqueued before the copies
 
   std::vector<Piece> listed_;  // by the kernel, in the order of:
@@ -120,12 +89,8 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   std::vector<Piece> chunks_;  // by the copy engine
   std::vector<Window> windows_;
 
-  std::vector<Piece> hosted_;  // through the host
-  std::vector<Portion> portions_;
-  std::vector<Range> ranges_;
-  device::DeviceMemory<kernels::WidenedPiece> widened_on_device_;  // the same in slices, if rounded
-  std::vector<HostWindow> host_windows_;
-  std::vector<PerThread> of_threads_;
+  device::PinnedMemory<float> host_values_;  // through the host: of all variables, one after the other
+  std::unique_ptr<device::OwnEvent> sent_;   // when all of them are copied
 
   device::PinnedMemory<float> bounce_room_;
   bool is_under_way_ = false, is_copying_ = false, has_bounced_ = false;

@@ -106,21 +106,6 @@ static_assert(shm::kGpuChunkBytes >= kCopyEngineChunkBytes, "`chunk-bytes` gpu i
 
 std::string size_text(std::size_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
-// Needs no registration: the CPU reads the shards.
-void choose_dtype_of_pulls(const StrategyInput& input, Strategy& strategy) {
-  if (!input.rounds_pulls) return;
-  if (input.pull_bytes <= kKernelPullBytes) {
-    strategy.pull_reason +=
-        fmt::format(" Models of up to {} are pulled in float32, since launches cost more there than the bytes.",
-                    size_text(kKernelPullBytes));
-    return;
-  }
-  strategy.pull = PullPath::kRounded;
-  strategy.pull_reason =
-      "The transfer dtype of parameters is bfloat16, so the worker's threads read each chunk and round it into "
-      "page-locked memory: half the bytes are on the bus, but a core reads each of them first.";
-}
-
 }  // namespace
 
 bool has_native_float_adds(const GpuInfo& gpu) {
@@ -129,11 +114,7 @@ bool has_native_float_adds(const GpuInfo& gpu) {
 }
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
-  if (gpu.host_register_supported == 0 || !input.is_registered) {
-    Strategy strategy = through_host(gpu);
-    choose_dtype_of_pulls(input, strategy);
-    return strategy;
-  }
+  if (gpu.host_register_supported == 0 || !input.is_registered) return through_host(gpu);
   Strategy strategy;
   if (input.pull_bytes <= kKernelPullBytes) {
     strategy.pull = PullPath::kKernel;
@@ -162,7 +143,6 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
         size_text(input.large_chunk_bytes), kCopyEngineChunkBytes >> 10,
         strategy.gathers_rest ? ", which gathers the others meanwhile" : "");
   }
-  choose_dtype_of_pulls(input, strategy);
   choose_adds(gpu, input, strategy);
   choose_registration(gpu, strategy);
   strategy.push = PushPath::kStaged;
@@ -178,8 +158,7 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
         "the step has opened.";
   else if (!strategy.stream_waits)
     strategy.wait_reason =
-        fmt::format("The CPU takes part in pulls {}, so it enqueues a step's work when the step has opened.",
-                    strategy.pull == PullPath::kRounded ? "in bfloat16" : "by the copy engine");
+        "The CPU takes part in pulls by the copy engine, so it enqueues a step's work when the step has opened.";
   else
     strategy.wait_reason =
         "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead.";
@@ -232,9 +211,6 @@ std::string describe(const Strategy& strategy) {
       break;
     case PullPath::kThroughHost:
       text = "pulls through the host";
-      break;
-    case PullPath::kRounded:
-      text = "pulls in bfloat16 through the host";
       break;
   }
   text += strategy.push == PushPath::kStaged ? ", pushes staged" : ", pushes through the host";

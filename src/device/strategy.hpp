@@ -14,8 +14,7 @@ namespace ps_shm::device {
 using shm::PullPath;
 using shm::PushPath;
 
-// A pull of up to this size is done by one kernel. The copy engine is used if more than this is in large chunks, and
-// bfloat16, where it is asked for, if the pull is larger. Launching a kernel is cheaper than some dozens of copies, but by
+// A pull of up to this size is done by one kernel. The copy engine is used if more than this is in large chunks. Launching a kernel is cheaper than some dozens of copies, but by
 // published figures it reads host memory at about two thirds of a copy engine's rate. tools/gpu_check measures both.
 inline constexpr std::size_t kKernelPullBytes = std::size_t{2} << 20;
 
@@ -47,7 +46,6 @@ struct StrategyInput {
   std::size_t large_chunk_bytes = 0;  // the part of it that lies in versioned chunks large enough for the copy engine
   bool has_additive_inplace = false;  // an in-place variable whose rule only adds: add, or SGD without L2 and decay
   bool is_registered = true;          // false: registration has failed
-  bool rounds_pulls = false;          // GpuOptions::pull_wire is bfloat16
 };
 
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input);

@@ -19,9 +19,6 @@ class RealKernels final : public TransferKernels {
                         const std::uint32_t* gate, std::uint32_t senders, Stream stream) override {
     return kernels::send_pieces(pieces, count, arrived, as_bfloat16, gate, senders, cuda_stream(stream));
   }
-  CudaError widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count, Stream stream) override {
-    return kernels::widen_pieces(pieces, count, cuda_stream(stream));
-  }
   CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value, bool wide,
                        Stream stream) override {
     return kernels::add_pieces(pieces, count, scale, clip_value, wide, cuda_stream(stream));

@@ -34,8 +34,6 @@ class TransferKernels {
   // (kGateCancelled).
   virtual CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
                                 bool as_bfloat16, const std::uint32_t* gate, std::uint32_t senders, Stream stream) = 0;
-  // Converts each chunk of bfloat16 to float32 at its `to`, exactly.
-  virtual CudaError widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count, Stream stream) = 0;
   // to[i] += scale * clip(from[i]) by one atomic add of system scope per element; clip: to +-clip_value if that is
   // above 0. `wide`: four elements at a time, if the device can. Requires: the device has native atomics on host
   // memory.

@@ -21,7 +21,6 @@ ADD, ADDS, FENCE = "red.relaxed.sys.global.add.f32", "red.relaxed.sys.global.add
 PRESENT = {
     "pull_pieces": {"pull_kernel": {ACQUIRE: 2, STAMP: 1, FLOAT: None, FLOATS: None, FENCE: 1, RESULT: 1}},
     "send_pieces": {"send_kernelILb1": {GATE: 1, REPORT: 1}, "send_kernelILb0": {GATE: 1, REPORT: 1}},
-    "widen_pieces": {"widen_kernel": {}},
     "send_rows": {"send_kernelIf": {REPORT: 1}, "send_kernelI6float4": {REPORT: 1}},
     "pull_rows": {"pull_vectorsILj1ELb0": {FLOATS: None, OUTSIDE: 1}, "pull_vectorsILj2ELb0": {FLOATS: None, OUTSIDE: 1},
                   "pull_vectorsILj2ELb1": {PAIR: None, OUTSIDE: 1}, "pull_vectorsILj4ELb0": {FLOATS: None, OUTSIDE: 1},
@@ -35,7 +34,6 @@ PRESENT = {
 }
 # Other required instructions, for exact results or speed.
 FORMS = {"pull_pieces": [r"st\.global\.v4"], "send_pieces": [r"st\.(global\.)?v4"], "send_rows": [r"st\.(global\.)?v4"],
-         "widen_pieces": [r"ld\.(global\.)?(nc\.)?v4\.u32", r"st\.(global\.)?v4\.(f|u|b)32"],
          "pull_rows": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"],
          "pull_keys": [r"st\.global\.v4", r"sqrt\.rn\.f32", r"div\.rn\.f32"]}
 # The same of kernels for sm_90 and later.

@@ -100,11 +100,9 @@ TEST_CASE("gpu kernels: without a GPU nothing is enqueued, and matrix products r
   std::uint64_t result = 0;
   const ps_shm::kernels::PulledPiece pulled{};
   const ps_shm::kernels::SentPiece sent{};
-  const ps_shm::kernels::WidenedPiece widened{};
   const ps_shm::kernels::AddedPiece added{};
   CHECK_FAILS(transfers.pull_pieces(&pulled, 1, &result, {24, 64, 30}, nullptr));
   CHECK_FAILS(transfers.send_pieces(&sent, 1, &word, false, nullptr, ps_shm::kernels::kSenders, nullptr));
-  CHECK_FAILS(transfers.widen_pieces(&widened, 1, nullptr));
   CHECK_FAILS(transfers.add_pieces(&added, 1, 1.0F, 0.0F, false, nullptr));
   CHECK_FAILS(kernels.multiply(false, false, 1, 1, 1, &value, &value, 0.0F, &other, nullptr));
   CHECK_FAILS(kernels.bias_relu(&value, &other, 1, 1, nullptr));

@@ -52,19 +52,6 @@ TEST_CASE("gpu link: drivers without batched copies, native atomics or read-only
   }
 }
 
-TEST_CASE("gpu link: a driver that refuses batched copies is asked once, and copies one by one") {
-  FakeGpu fake;
-  fake.cuda.fail("copy_batch", 0, device::kInvalidValue);
-  JobConfig config = adding();
-  config.chunk_bytes = test::kLargeChunk;  // for the copy engine
-  Server server(config);
-  GpuMember member(fake.box, config, test::kLargeSizes);
-  for (int step = 0; step < 2; ++step) CHECK(!member.pull());
-  CHECK(fake.cuda.count("copy_batch") == 1);
-  REQUIRE(member.warnings.size() == 1);
-  CHECK(member.warnings[0].find("chunks are copied one by one") != std::string::npos);
-}
-
 TEST_CASE("gpu link: its pushes give the same bits as the CPU's, in every mode") {
   FakeGpu fake;
   test::pushes_as_the_processor_does(fake.box);
@@ -87,41 +74,59 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") 
   }
 }
 
-TEST_CASE("gpu link: parameters can be transferred as bfloat16, half the bytes, with or without registration") {
-  FakeGpu fake;
-  test::rounds_parameters_to_bfloat16(fake.box);
-  GpuOptions options;
-  options.pull_wire = Wire::kBFloat16;
-  for (const bool can_register : {true, false}) {
-    FakeGpu other({.host_register = can_register});
-    JobConfig config = adding();
+TEST_CASE("gpu link: without registration, a pull comes after what was enqueued before, and before what comes after") {
+  for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
+    FakeGpu fake({.host_register = false});
+    JobConfig config = adding(layout);
     config.threads = 3;
     Server server(config);
-    GpuMember member(other.box, config, {5000011, 7}, options);  // more windows than there is memory for
-    for (int round = 0; round < 2; ++round) CHECK_FALSE(member.pull());
-    CHECK(other.cuda.count("widen_pieces") == 2 * 10);
-    for (std::size_t i = 0; i < 2; ++i)
-      CHECK(test::count_unrounded(member.parameters(i), member.pulled_by_processor(i)) == 0);
-    const std::string strategy = member.link->transfers().strategy;
-    CHECK(strategy ==
-          std::string("pulls in bfloat16 through the host, pushes ") + (can_register ? "staged" : "through the host"));
-    CHECK((member.link->transfers().registered_bytes != 0) == can_register);
-    CHECK(JobView(config.job).workers().at(member.worker.rank()).gpu->pulls == "bfloat16");
-    const JobConfig of_small = adding();
-    Server second(of_small);
-    GpuMember small(other.box, of_small, {70001}, options);
-    CHECK(small.link->transfers().strategy.find(can_register ? "pulls by a kernel" : "pulls through the host") == 0);
+    GpuOptions options;
+    options.stream_waits = true;
+    const std::vector<std::uint64_t> sizes = {900001, 1, 7};
+    GpuMember member(fake.box, config, sizes, options);
+    CHECK(member.link->transfers().strategy == "pulls through the host, pushes through the host");
+    CHECK(member.link->transfers().registered_bytes == 0);
+    CHECK(JobView(config.job).workers().at(member.worker.rank()).gpu->pulls == "through host");
+    CHECK_FALSE(member.link->can_wait());
+    const auto assign_all = [&](float value) {
+      for (std::size_t i = 0; i < sizes.size(); ++i)
+        member.worker.assign(member.variables[i], std::vector<float>(sizes[i], value));
+    };
+    assign_all(1.0F);
+    CHECK_FALSE(member.pull());
+    assign_all(2.0F);
+    std::vector<std::vector<float>> before, after;
+    for (const std::uint64_t size : sizes) before.emplace_back(size), after.emplace_back(size);
+    const auto stream = static_cast<device::Stream>(member.link->stream());
+    const auto read = [&](std::vector<std::vector<float>>& to) {
+      for (std::size_t i = 0; i < to.size(); ++i)
+        static_cast<void>(
+            fake.cuda.copy(to[i].data(), member.device_parameters(i), to[i].size() * sizeof(float), stream));
+    };
+    const std::size_t enqueued = fake.cuda.count("copy") + 2 * sizes.size();
+    std::size_t copies = 0;
+    fake.cuda.before_copy = [&](std::size_t) {  // the first one waits until all of the pull is enqueued
+      if (copies++ == 0) CHECK(test::eventually([&] { return fake.cuda.count("copy") >= enqueued; }));
+    };
+    read(before);
+    member.link->start_pull();
+    read(after);
+    CHECK_FALSE(member.link->finish_pull());
+    static_cast<void>(fake.cuda.synchronize(stream));
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      CHECK(std::count(before[i].begin(), before[i].end(), 1.0F) == std::ptrdiff_t(sizes[i]));
+      CHECK(std::count(after[i].begin(), after[i].end(), 2.0F) == std::ptrdiff_t(sizes[i]));
+    }
+    fake.cuda.before_copy = nullptr;
   }
 }
 
-TEST_CASE("gpu link: a pull of bfloat16 notes the versions from which staleness is measured") {
+TEST_CASE("gpu link: a pull through the host notes the versions from which staleness is measured") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    FakeGpu fake;
+    FakeGpu fake({.host_register = false});
     const JobConfig config = adding(layout);
     Server server(config);
-    GpuOptions options;
-    options.pull_wire = Wire::kBFloat16;
-    GpuMember member(fake.box, config, {900001}, options);
+    GpuMember member(fake.box, config, {900001});
     Other other(config);
     other.add(1.0F);
     CHECK_FALSE(member.pull());
@@ -130,40 +135,6 @@ TEST_CASE("gpu link: a pull of bfloat16 notes the versions from which staleness 
     member.push();
     CHECK(member.worker.staleness().max == 3);
     CHECK(member.worker.staleness().mean == 3.0);
-  }
-}
-
-TEST_CASE("gpu link: a pull of bfloat16 comes after what was enqueued before it, and before what is enqueued after") {
-  for (const std::uint64_t size : {900001U, 5000011U}) {
-    FakeGpu fake;
-    const JobConfig config = adding();
-    Server server(config);
-    GpuOptions options;
-    options.pull_wire = Wire::kBFloat16;
-    options.stream_waits = true;
-    const std::size_t of_windows = size > 5000000 ? 4 : 2;
-    GpuMember member(fake.box, config, {size}, options);
-    REQUIRE(member.link->transfers().strategy.find("pulls in bfloat16") == 0);
-    CHECK_FALSE(member.link->can_wait());
-    member.worker.assign(member.variables[0], std::vector<float>(size, 1.0F));
-    static_cast<void>(member.pull());
-    member.worker.assign(member.variables[0], std::vector<float>(size, 2.0F));
-    std::vector<float> before(size), after(size);
-    const auto stream = static_cast<device::Stream>(member.link->stream());
-    const float* const parameters = member.device_parameters(0);
-    std::size_t copies = 0;
-    const std::size_t enqueued = fake.cuda.count("widen_pieces") + of_windows;
-    fake.cuda.before_copy = [&](std::size_t) {  // the first one waits until all of the pull that can be is enqueued
-      if (copies++ == 0) CHECK(test::eventually([&] { return fake.cuda.count("widen_pieces") >= enqueued; }));
-    };
-    static_cast<void>(fake.cuda.copy(before.data(), parameters, size * sizeof(float), stream));
-    member.link->start_pull();
-    static_cast<void>(fake.cuda.copy(after.data(), parameters, size * sizeof(float), stream));
-    CHECK_FALSE(member.link->finish_pull());
-    static_cast<void>(fake.cuda.synchronize(stream));
-    CHECK(std::count(before.begin(), before.end(), 1.0F) == std::ptrdiff_t(size));
-    CHECK(std::count(after.begin(), after.end(), 2.0F) == std::ptrdiff_t(size));
-    fake.cuda.before_copy = nullptr;
   }
 }
 

@@ -98,7 +98,7 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
   };
   struct Kind {
     Layout layout;
-    Wire pull_wire;
+    bool can_register;
   };
   for (const Step& one : std::vector<Step>{{"device_count", device::kNoDevice},
                                            {"set_device", device::kInvalidDevice},
@@ -116,15 +116,14 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
                                            {"wait", 999},
                                            {"wait_value", 999},
                                            {"pull_pieces", 98},
-                                           {"widen_pieces", 98},
                                            {"send_pieces", 98},
                                            {"add_pieces", 98}})
-    for (const Kind& kind : {Kind{Layout::kVersioned, Wire::kFloat32}, Kind{Layout::kVersioned, Wire::kBFloat16},
-                             Kind{Layout::kInplace, Wire::kFloat32}})
+    for (const Kind& kind : {Kind{Layout::kVersioned, true}, Kind{Layout::kVersioned, false},
+                             Kind{Layout::kInplace, true}})
       for (int n = 0;; ++n) {
         REQUIRE(n < 200);
-        INFO(std::string(one.call) << " " << n << " wire " << int(kind.pull_wire));
-        FakeGpu fake({.native_atomics = true});
+        INFO(std::string(one.call) << " " << n << " can register " << kind.can_register);
+        FakeGpu fake({.native_atomics = true, .host_register = kind.can_register});
         JobConfig config = adding(kind.layout);
         config.chunk_bytes = test::kLargeChunk;  // for the copy engine
         Server server(config);
@@ -137,7 +136,6 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
             fake.cuda.fail(one.call, n, one.error);
             GpuOptions options;
             options.stream_waits = true;
-            options.pull_wire = kind.pull_wire;
             member.emplace(fake.box, config, kind.layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
                            options);
             static_cast<void>(member->pull());

@@ -112,37 +112,6 @@ TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull
   check_sentences(both);
 }
 
-TEST_CASE("strategy: pulls of bfloat16 go through the host where they are large, whatever can be registered") {
-  for (const bool can_register : {true, false}) {
-    GpuInfo gpu = grace_hopper();
-    gpu.host_register_supported = can_register ? 1 : 0;
-    for (const std::size_t large_chunk_bytes : {std::size_t{0}, kLarge}) {
-      StrategyInput input = kAdditive;
-      input.large_chunk_bytes = large_chunk_bytes;
-      const Strategy plain = choose_strategy(gpu, input);
-      input.rounds_pulls = true;
-      const Strategy large = choose_strategy(gpu, input);
-      CHECK(large.pull == PullPath::kRounded);
-      CHECK(has(large.pull_reason, "transfer dtype of parameters is bfloat16"));
-      CHECK(has(describe(large), "pulls in bfloat16 through the host, pushes "));
-      CHECK_FALSE(large.stream_waits);
-      CHECK(has(large.wait_reason, can_register ? "pulls in bfloat16" : "The CPU has to copy"));
-      CHECK(large.push == plain.push);
-      CHECK(large.native_adds == plain.native_adds);
-      CHECK(large.registration_reason == plain.registration_reason);
-      check_sentences(large);
-      input.pull_bytes = kKernelPullBytes;
-      const Strategy small = choose_strategy(gpu, input);
-      CHECK(small.pull == (can_register ? PullPath::kKernel : PullPath::kThroughHost));
-      CHECK(small.stream_waits == can_register);
-      CHECK(has(small.pull_reason, "Models of up to 2 MiB are pulled in float32"));
-      check_sentences(small);
-      ++input.pull_bytes;
-      CHECK(choose_strategy(gpu, input).pull == PullPath::kRounded);
-    }
-  }
-}
-
 TEST_CASE("strategy: what is said of variables and rows has a reason for pulls, pushes and registration") {
   const Strategy kernel = choose_strategy(pcie_gpu(), kVersioned);
   CHECK(reasons_for_variables(kernel) ==

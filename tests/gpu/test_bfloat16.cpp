@@ -12,7 +12,6 @@ namespace {
 using namespace ps_shm::test;
 using namespace ps_shm::device;
 using ps_shm::kernels::SentPiece;
-using ps_shm::kernels::WidenedPiece;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
@@ -81,50 +80,6 @@ TEST_CASE("bfloat16: rounds to the nearest, ties to even, NaN stays NaN, for any
       CHECK(sent.host()[count + shift] == kUntouched);
       CHECK(arrived.host()[0] == 1);
     }
-}
-
-TEST_CASE("bfloat16: is widened exactly, whatever its bits, for any size and alignment, in more pieces than blocks") {
-  Bench bench;
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr std::uint32_t kMany = 3001;
-#else
-  constexpr std::uint32_t kMany = 70001;
-#endif
-  constexpr float kGuard = -77.0F;
-  std::vector<std::uint16_t> bits;
-  std::vector<float> expected;
-  struct Place {
-    std::size_t from, to;
-    std::uint32_t count;
-  };
-  std::vector<Place> places;
-  const auto add = [&](std::uint32_t count, std::size_t shift_from, std::size_t shift_to) {
-    bits.resize((bits.size() + 7) / 8 * 8 + shift_from);
-    expected.resize((expected.size() + 8) / 8 * 8 + shift_to, kGuard);  // with a gap behind each
-    places.push_back({bits.size(), expected.size(), count});
-    for (std::uint32_t i = 0; i < count; ++i) {
-      bits.push_back(static_cast<std::uint16_t>(i * 7 + 0x7f80 + places.size() - 1));
-      expected.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits.back()) << 16));
-    }
-  };
-  for (const std::uint32_t count : {65536U, 0U, 1U, 7U, 8U, 9U, 45U, 2048U, 4097U, 20001U})
-    for (const std::size_t shift_from : {0, 1, 4})
-      for (const std::size_t shift_to : {0, 1, 4}) add(count, shift_from, shift_to);
-  while (places.size() < kMany) add(static_cast<std::uint32_t>(places.size() % 4), 0, 0);
-  expected.resize(expected.size() + 8, kGuard);
-  const auto from = bench.put(bits);
-  const auto to = bench.put(std::vector<float>(expected.size(), kGuard));
-  std::vector<WidenedPiece> list;
-  for (const Place& place : places)
-    list.push_back(
-        {.from = from.on_device() + place.from, .to = to.on_device() + place.to, .count = place.count, .pad = 0});
-  const auto pieces = bench.put(list);
-  bench.run(kernels().widen_pieces(pieces.on_device(), kMany, bench.stream()));
-  const std::vector<float> got = bench.get(to);
-  std::size_t wrong = 0;
-  for (std::size_t i = 0; i < got.size(); ++i)
-    wrong += std::bit_cast<std::uint32_t>(got[i]) != std::bit_cast<std::uint32_t>(expected[i]);
-  CHECK(wrong == 0);
 }
 
 }  // namespace

@@ -73,52 +73,6 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, rounded to neares
   test::rounds_gradients_to_bfloat16(on_tables());
 }
 
-TEST_CASE("gpu link: parameters can be transferred as bfloat16, rounded to nearest") {
-  test::rounds_parameters_to_bfloat16(on_tables());
-}
-
-TEST_CASE("gpu link: each chunk that is pulled as bfloat16 is of one version while others push") {
-  constexpr std::uint64_t kSize = 900001;
-  JobConfig config = test::adding_job(Layout::kVersioned, 3);
-  config.threads = 2;
-  Server server(config);
-  GpuOptions options = take_gpu(0);
-  options.pull_wire = Wire::kBFloat16;
-  GpuMember reader(on_tables(), config, {kSize}, options);
-  reader.worker.assign(reader.variables[0], std::vector<float>(kSize, 0.0F));
-  std::atomic<bool> is_over{false};
-  const auto push_ones = [&] {
-    Worker worker(test::gpu_worker(config));
-    const Variable variable = worker.variable("v1");
-    const std::vector<float> ones(kSize, 1.0F);
-    while (!is_over) worker.push(variable, ones);
-  };
-  auto first = std::async(std::launch::async, push_ones), second = std::async(std::launch::async, push_ones);
-  const std::size_t chunk = (config.chunk_bytes - sizeof(shm::BufferHeaderShm)) / sizeof(float);
-  std::vector<float> before((kSize + chunk - 1) / chunk, 0.0F);
-  std::size_t mixed = 0, back = 0, moved = 0;
-  const std::uint64_t pulls = test::stress_rounds(200), least = std::max<std::uint64_t>(pulls / 8, 15);
-  for (std::uint64_t k = 0; k < least || (k < pulls && moved < 100); ++k) {
-    CHECK_FALSE(reader.pull());
-    const std::vector<float> values = reader.parameters(0);
-    for (std::size_t begin = 0; begin < kSize; begin += chunk) {
-      const auto end = values.begin() + static_cast<std::ptrdiff_t>(std::min<std::size_t>(begin + chunk, kSize));
-      mixed += std::any_of(values.begin() + static_cast<std::ptrdiff_t>(begin), end,
-                           [&](float value) { return value != values[begin]; });
-      float& last = before[begin / chunk];
-      back += values[begin] < last;
-      moved += k > 0 && values[begin] > last;
-      last = values[begin];
-    }
-  }
-  is_over = true;
-  first.get();
-  second.get();
-  CHECK(mixed == 0);
-  CHECK(back == 0);
-  CHECK(moved >= 100);  // otherwise nothing was tested
-}
-
 TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   if (!test::cuda().can_wait_value()) {
     MESSAGE("skipped: this driver's streams cannot wait for a word");

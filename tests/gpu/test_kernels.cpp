@@ -44,7 +44,6 @@ TEST_CASE("zero sizes: every kernel succeeds and accesses nothing") {
   bench.run(kernels().pull_pieces(nullptr, 0, nullptr, {24, 64, 30}, s));
   bench.run(kernels().send_pieces(nullptr, 0, nullptr, false, nullptr, ps_shm::kernels::kSenders, s));
   bench.run(kernels().send_pieces(nullptr, 0, nullptr, true, nullptr, ps_shm::kernels::kSenders, s));
-  bench.run(kernels().widen_pieces(nullptr, 0, s));
   bench.run(kernels().add_pieces(nullptr, 0, 1.0F, 0.0F, true, s));
   ps_shm::train::ModelKernels& k = model_kernels();
   bench.run(k.bias_relu(nullptr, nullptr, 0, 0, s));

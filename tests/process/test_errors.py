@@ -54,13 +54,13 @@ class Usage(ProcessTest):
         self.assert_fails(2, run("worker_shm", "--job", self.job, env={"PS_SHM_DEVICE": "gpu"}), "gpu")
 
     def test_an_unknown_wire_is_refused(self):
-        for wire in ("bf8", "", "float16", "all", "bfloat16-pull"):
+        for wire in ("bf8", "", "float16", "all", "bfloat16-pull", "bfloat16"):
             with self.subTest(wire):
-                self.assert_fails(2, run("worker_shm", "--job", self.job, "--wire", wire), "--wire", "float32|bfloat16|bfloat16-push")
-                self.assert_fails(2, run("launch_shm", "--wire", "0:" + wire), "--wire", "float32|bfloat16|bfloat16-push")
+                self.assert_fails(2, run("worker_shm", "--job", self.job, "--wire", wire), "--wire", "float32|bfloat16-push")
+                self.assert_fails(2, run("launch_shm", "--wire", "0:" + wire), "--wire", "float32|bfloat16-push")
 
     def test_settings_of_a_worker_that_there_is_not_are_refused(self):
-        for option, value in (("--delay", "1ms"), ("--device", "cpu"), ("--wire", "bfloat16")):
+        for option, value in (("--delay", "1ms"), ("--device", "cpu"), ("--wire", "bfloat16-push")):
             with self.subTest(option):
                 self.assert_fails(2, run("launch_shm", "--workers", "2", option, "2:" + value), option,
                                   "no worker 2; ranks are 0 to 1")

@@ -96,7 +96,7 @@ class OnFake(unittest.TestCase):
             self.skipTest("skipped: /dev/shm has too little room")
         self.assertEqual({(c["mode"], c["chunk_bytes"]) for c in cases},
                          {(m, b) for m in ("async", "sync") for b in (32768, 1048576)})
-        self.assertEqual({c["strategy"] for c in cases if c["wire"] == "bfloat16"}, {"pulls in bfloat16 through the host, pushes staged"})
+        self.assertIn("bfloat16", {c["wire"] for c in cases})
         for case in cases:
             for way in ("pull", "push"):
                 self.assertGreater(case[way]["limit"]["GB/s"], 0)

@@ -153,7 +153,7 @@ class OnANewBox(support.ProcessTest):
     def test_jobs_say_what_they_measured_or_why_not_as_json(self):
         small = ("--model", "mlp", "--batch", 100, "--data", "synthetic:20x10x600", "--seed", 1, "--steps", 30)
         dense = [(*small, "--workers", workers, "--mode", mode, *way) for workers in (1, 3) for mode in ("async", "sync")
-                 for way in ((), ("--enqueue", "step"), ("--enqueue", "kernels"), ("--wire", "bfloat16"))]
+                 for way in ((), ("--enqueue", "step"), ("--enqueue", "kernels"), ("--wire", "bfloat16-push"))]
         counts = [("--model", "count", "--count-size", 2 * 10 ** 5, "--threads", threads, "--steps", 40, *way) for threads in (1, 8)
                   for way in ((), ("--optimizer", "adam"), ("--chunk-bytes", "1MiB"))]
         for options in dense + counts:

@@ -26,8 +26,8 @@ class StartAndEnd(ProcessTest):
         code, out, err = run("inspect_shm", "doctor", "--json")
         self.assertIn(code, (0, 3), err)
         auto = ("auto",) if json.loads(out)["cuda"]["gpus"] else ()  # without a GPU the launcher resolves auto itself
-        given = {("--device", "auto,1:cpu", "--wire", "bfloat16,1:bfloat16-push", "--wire", "2:float32"):
-                 [(*auto, "bfloat16"), ("bfloat16-push",), auto],
+        given = {("--device", "auto,1:cpu", "--wire", "bfloat16-push,1:float32", "--wire", "2:bfloat16-push"):
+                 [(*auto, "bfloat16-push"), (), (*auto, "bfloat16-push")],
                  ("--device", "2:cpu,all:auto"): [auto, auto, ()],  # a value that is the default is not passed on
                  (): [auto] * 3}
         for options, expected in given.items():

@@ -69,7 +69,7 @@ class Completion(ProcessTest):
         for line, offered in (("inspect_shm doc", ["doctor"]), ("inspect_shm dump --sl", ["--slice"]),
                               ("inspect_shm doctor --re", ["--repair"]), ("inspect_shm workers --re", []),
                               ("ps_shm --chunk", ["--chunk-bytes"]), ("ps_shm --mode s", ["ssp", "sync"]),
-                              ("launch_shm --evaluate", ["--evaluate-every"]), ("worker_shm --wire b", ["bfloat16", "bfloat16-push"]),
+                              ("launch_shm --evaluate", ["--evaluate-every"]), ("worker_shm --wire b", ["bfloat16-push"]),
                               ("worker_shm --lr 0", [])):
             with self.subTest(line):
                 self.assertEqual(sorted(self.completed(line)), offered)

@@ -60,7 +60,7 @@ class WithIt(support.ProcessTest):
         self.assertEqual(["gpu" in worker for worker in found["per_worker"]], [True, True, False])
 
     def test_what_a_gpu_does_not_do_is_refused(self):
-        for options, reason in ((("--wire", "bfloat16"), "--wire: not used by model logistic"),
+        for options, reason in ((("--wire", "bfloat16-push"), "--wire: not used by model logistic"),
                                 (("--enqueue", "step"), "--enqueue: not used by model logistic"),
                                 (("--keyed", "--dtype", "bfloat16"), "only for workers on the CPU")):
             with self.subTest(options):

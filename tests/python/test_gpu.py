@@ -121,7 +121,7 @@ def test_workers_on_gpus_share_the_cores(job, log, monkeypatch):
 
 
 def test_a_job_that_is_made_for_a_model_on_a_gpu_has_chunks_for_gpus(job, log):
-    for given, expected in ({}, "gpu"), ({"chunk_bytes": 4096}, 4096), ({"chunk_bytes": "auto"}, None), ({"wire": "bfloat16"}, None), ({"wire": "bfloat16-push"}, "gpu"):
+    for given, expected in ({}, "gpu"), ({"chunk_bytes": 4096}, 4096), ({"chunk_bytes": "auto"}, None), ({"wire": "bfloat16-push"}, "gpu"):
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given) as opt:
             assert opt.worker.settings["chunk_bytes"] == expected
 
@@ -133,17 +133,17 @@ def test_a_model_on_a_gpu_joins_a_job_with_other_chunks(job, log):
 
 
 def test_the_link_gets_the_transfer_dtype(job, log):
-    for given, expected in ({}, "float32"), ({"wire": "bfloat16"}, "bfloat16"), ({"wire": "bfloat16-push"}, "bfloat16-push"):
+    for given, expected in ({}, "float32"), ({"wire": "bfloat16-push"}, "bfloat16-push"):
         log.clear()
         with ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, **given):
             assert log[0] == expected
-    with pytest.raises(ValueError, match="wire='bf17': it is 'float32', 'bfloat16' or 'bfloat16-push'"):
-        ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, wire="bf17")
+    with pytest.raises(ValueError, match="wire='bfloat16': it is 'float32', or 'bfloat16-push', with which gradients are rounded"):
+        ps_shm.torch.Optimizer(small_model(), job, create=True, lr=0.1, wire="bfloat16")
 
 
 def test_on_the_cpu_nothing_is_transferred_and_the_transfer_dtype_does_not_matter(job):
     plain, model = small_model(), small_model()
-    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, wire="bfloat16") as opt:
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, wire="bfloat16-push") as opt:
         assert train(model, opt, 5) == pytest.approx(train(plain, torch.optim.SGD(plain.parameters(), lr=0.1), 5), rel=1e-5)
 
 

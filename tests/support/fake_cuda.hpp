@@ -164,8 +164,6 @@ class FakeKernels : public device::TransferKernels {
   device::CudaError send_pieces(const kernels::SentPiece* pieces, std::uint32_t count, std::uint32_t* arrived,
                                 bool as_bfloat16, const std::uint32_t* gate, std::uint32_t senders,
                                 device::Stream stream) override;
-  device::CudaError widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count,
-                                 device::Stream stream) override;
   device::CudaError add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                bool wide, device::Stream stream) override;
   device::CudaError pull_rows(const kernels::RowTable& table, const kernels::RowIds& ids, float* out,

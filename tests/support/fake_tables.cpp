@@ -63,9 +63,6 @@ CudaError FakeKernels::send_pieces(const kernels::SentPiece* pieces, std::uint32
   });
 }
 
-CudaError FakeKernels::widen_pieces(const kernels::WidenedPiece* pieces, std::uint32_t count, Stream stream) {
-  return run("widen_pieces", stream, {}, [&] { return real_.widen_pieces(pieces, count, stream); });
-}
 
 CudaError FakeKernels::add_pieces(const kernels::AddedPiece* pieces, std::uint32_t count, float scale, float clip_value,
                                   bool wide, Stream stream) {

@@ -88,12 +88,11 @@ train::Delay read_delay(const std::string& text) {
 }
 std::string write_delay(const train::Delay& delay) { return delay.is_none() ? "" : delay.to_string(); }
 std::string write_device(const device::DeviceChoice& device) { return to_string(device); }
-std::string write_wires(const Wires& wires) { return to_string(wires); }
+std::string write_wire(Wire wire) { return wire == Wire::kBFloat16 ? "bfloat16-push" : to_string(wire); }
 
-Wires read_wires(const std::string& text) {
-  for (const Wires wires : {Wires(), Wires{Wire::kBFloat16, Wire::kBFloat16}, Wires{.gradients = Wire::kBFloat16}})
-    if (text == to_string(wires)) return wires;
-  throw Error(fmt::format("unknown wire '{}'; expected float32|bfloat16|bfloat16-push", text));
+Wire read_wire(const std::string& text) {
+  static const std::vector<std::string> kWords = {write_wire(Wire::kFloat32), write_wire(Wire::kBFloat16)};
+  return config::choose("wire", text, kWords) == kWords.front() ? Wire::kFloat32 : Wire::kBFloat16;
 }
 
 template <class Part>
@@ -194,7 +193,7 @@ const Settings<PsSettings>& ps_options() {
     row_of(job, "threads").meaning +=
         "; default of launch_shm with --device cuda or auto: cores / workers, on PCIe at most 8";
     row_of(job, "chunk-bytes").meaning +=
-        "; the default of launch_shm with --device cuda or auto is gpu, except with --wire bfloat16";
+        "; the default of launch_shm with --device cuda or auto is gpu";
     using S = PublishSettings;
     const Settings<S> publish = {
         {"publish", config::text(&S::name, "NAME"), kRun, kPs | kLaunch,
@@ -274,8 +273,8 @@ const Settings<WorkerSettings>& worker_options() {
          "where to compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on a GPU, assigned by "
          "rank; cuda:N: on GPU N; simulated: on a simulated GPU",
          {.common = kWorker}},
-        {"wire", of_one(&W::wire, "float32|bfloat16|bfloat16-push", read_wires, write_wires), kWorkers, kWorker,
-         "transfer dtype between a GPU and host memory; bfloat16-push: of gradients only"},
+        {"wire", of_one(&W::wire, "float32|bfloat16-push", read_wire, write_wire), kWorkers, kWorker,
+         "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes"},
         {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
          "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
          "file for each worker: FILE.0, FILE.1"},
@@ -318,8 +317,8 @@ const Settings<LaunchSettings>& launch_options() {
          "a GPU, assigned by rank; cuda:N: on GPU N; simulated: on a simulated GPU; cuda,2:cpu excepts rank 2; may be "
          "repeated",
          {.takes_all = true}},
-        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bfloat16|bfloat16-push", read_wires, write_wires), kWorkers,
-         kLaunch, "transfer dtype between a GPU and host memory; bfloat16-push: of gradients only; may be repeated",
+        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bfloat16-push", read_wire, write_wire), kWorkers,
+         kLaunch, "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes; may be repeated",
          {.takes_all = true}},
         {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
          "copy the parameters N times during training and evaluate the copies at the end; --json has loss against time",

@@ -454,10 +454,4 @@ std::optional<int> parse(int argc, char** argv, LaunchSettings& settings) {
   }
 }
 
-std::string to_string(const Wires& wires) {
-  return wires.parameters == Wire::kBFloat16  ? "bfloat16"
-         : wires.gradients == Wire::kBFloat16 ? "bfloat16-push"
-                                              : "float32";
-}
-
 }  // namespace ps_shm::tools

@@ -114,13 +114,6 @@ struct TrainingSettings {
   bool operator==(const TrainingSettings&) const = default;
 };
 
-// Transfer dtypes between a GPU and host memory.
-struct Wires {
-  Wire gradients = Wire::kFloat32, parameters = Wire::kFloat32;
-
-  bool operator==(const Wires&) const = default;
-};
-
 struct WorkerSettings {
   TrainingSettings training;
   CheckpointSettings checkpoint;  // for --standalone; with --on-nan restore the folder of the job's checkpoints
@@ -132,7 +125,7 @@ struct WorkerSettings {
   std::optional<std::uint32_t> threads;  // none: one; 0, as many as the job allows, where it may compute on a GPU
   train::Delay delay;
   device::DeviceChoice device;
-  Wires wire;
+  Wire wire = Wire::kFloat32;
   SummarySettings summary;
   bool evaluate = false;  // evaluate instead of training
   config::Interval every = {.seconds = 10};
@@ -153,8 +146,8 @@ struct LaunchSettings {
   std::map<std::uint32_t, train::Delay> delay_of_rank;  // overrides the above
   device::DeviceChoice device;
   std::map<std::uint32_t, device::DeviceChoice> device_of_rank;
-  Wires wire;
-  std::map<std::uint32_t, Wires> wire_of_rank;
+  Wire wire = Wire::kFloat32;
+  std::map<std::uint32_t, Wire> wire_of_rank;
   std::uint64_t curve_points = 0;          // 0: no curve
   config::Interval evaluate_every;         // not given: no evaluation
   std::string save;                        // a file; empty: none
@@ -178,8 +171,6 @@ struct LaunchSettings {
 inline constexpr std::uint64_t kDefaultCountSteps = 1000;
 inline constexpr std::uint64_t kDefaultSparseEpochs = 10;
 inline constexpr double kDefaultTestShare = 0.1;
-
-std::string to_string(const Wires& wires);  // float32, bfloat16, bfloat16-push
 
 // The environment variables of all options of all programs.
 std::vector<std::string> option_variables();

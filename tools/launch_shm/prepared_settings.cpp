@@ -80,12 +80,11 @@ void choose_threads(LaunchSettings& settings, device::CudaCalls& cuda) {
   settings.ps.job.threads = std::clamp(cores / settings.ps.job.workers, 1U, most);
 }
 
-// Whether a worker may be on a GPU whose copy engine reads the job's chunks. With bfloat16 parameters the CPU reads them.
+// Whether a worker may be on a GPU whose copy engine reads the job's chunks.
 bool may_pull_by_engine(const LaunchSettings& settings, device::CudaCalls& cuda) {
   const std::uint32_t workers = std::max(settings.ps.job.workers, settings.ps.job.elastic_max);
   for (std::uint32_t rank = 0; rank < workers; ++rank) {
-    const WorkerSettings worker = worker_settings(settings, rank, false);
-    if (worker.device.may_be_cuda() && worker.wire.parameters != Wire::kBFloat16) return !have_fast_link(cuda);
+    if (worker_settings(settings, rank, false).device.may_be_cuda()) return !have_fast_link(cuda);
   }
   return false;
 }

@@ -102,8 +102,7 @@ std::optional<train::GpuPlace> choose_place(const WorkerSettings& settings, cons
   std::string log;
   auto place = train::choose_gpu_place(settings.device, process, log);
   if (place) {
-    place->wire = settings.wire.gradients;
-    place->pull_wire = settings.wire.parameters;
+    place->wire = settings.wire;
     place->enqueue = settings.training.enqueue;
     // What waits for the device in one thread would wait for the gate of another.
     if (place->enqueue == train::Enqueue::kAhead && settings.workers_per_process != 1)

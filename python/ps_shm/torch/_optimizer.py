@@ -59,12 +59,12 @@ class Optimizer(Joined, torch.optim.Optimizer):
         params: the parameters to train, or groups of them, as for the optimizers of PyTorch; None: all of the model. A
             group may have lr and weight_decay, and both may change at any time. They are multiples of the job's, which
             each variable has (its l1, l2 and decoupled decay are multiplied alike).
-        wire: the transfer dtype of a model on a GPU: with "bfloat16", gradients and the values of more than 2 MiB are rounded to
-            bfloat16 on their way, with "bfloat16-push" only gradients. The job's values stay float32. Ignored on a CPU.
+        wire: the transfer dtype of the gradients of a model on a GPU: with "bfloat16-push" they are rounded to bfloat16 on
+            their way. The job's values stay float32. Ignored on a CPU.
         settings: as for ps_shm.Server: lr, optimizer, momentum, mode, workers, ... If the job exists already, it must
             have these settings. PyTorch's names are accepted, too, and `weight_decay` means what it does there: of adamw it
             is decoupled, of other rules it is the job's l2. A job that is created here has PyTorch's defaults. One for a
-            model on a GPU has chunk_bytes="gpu", unless chunk_bytes is given or wire is "bfloat16".
+            model on a GPU has chunk_bytes="gpu", unless chunk_bytes is given.
 
     Raises:
         TypeError: the model's parameters are on several devices or of another type, two of them share memory, or none is
@@ -97,15 +97,15 @@ class Optimizer(Joined, torch.optim.Optimizer):
         restore: Union[str, os.PathLike[str], dict[str, Any], None] = None,
         prefix: str = "",
         params: Union[Iterable[torch.Tensor], Iterable[dict[str, Any]], None] = None,
-        wire: Literal["float32", "bfloat16", "bfloat16-push"] = "float32",
+        wire: Literal["float32", "bfloat16-push"] = "float32",
         **settings: Union[Setting, tuple[float, float]],
     ) -> None:
         if (push_every > 1) != (local is not None) or push_every < 1:
             raise ValueError("push_every above 1 and local=torch.optim.SGD(...) go together")
         if restore is not None and not create:
             raise ValueError("restore is for the job that is made here: it goes with create=True")
-        if wire not in ("float32", "bfloat16", "bfloat16-push"):
-            raise ValueError(f"wire={wire!r}: it is 'float32', 'bfloat16' or 'bfloat16-push'")
+        if wire not in ("float32", "bfloat16-push"):
+            raise ValueError(f"wire={wire!r}: it is 'float32', or 'bfloat16-push', with which gradients are rounded to bfloat16")
         self._wire = wire
         self._model = own(model)
         self._groups = groups(self._model, params)
@@ -122,9 +122,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
         self._how_to_join = (job, create, rank, wait, group, threads, settings)
-        # With wire="bfloat16" the CPU reads the chunks, whose size does not matter then.
         self._job_defaults = defaults(settings)
-        if self._is_on_gpu and wire != "bfloat16":
+        if self._is_on_gpu:
             self._job_defaults["chunk_bytes"] = "gpu"
         self._group = group
         self._join(restore)
@@ -133,6 +132,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         except BaseException:
             self._membership.close(has_failed=True)
             raise
+
     def _begin(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
         # The gradients of their rows follow those of the last group, also where `params` has them not.
         named = {id(p) for _, p in self._trainable()}
@@ -149,7 +149,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
             if self._membership.is_serving:
                 self._check_groups(restore)
             self._take_groups(restore, has_made_job=self._membership.is_serving)
-
 
     def _join(self, restore: Union[str, os.PathLike[str], dict[str, Any], None]) -> None:
         rule = default_rule(self._how_to_join[-1])

@@ -23,8 +23,6 @@ const char* to_string(PullPath pull) noexcept {
       return "kernel";
     case PullPath::kCopyEngine:
       return "copy engine";
-    case PullPath::kRounded:
-      return "bfloat16";
     case PullPath::kThroughHost:
       break;
   }

@@ -11,11 +11,11 @@
 
 namespace ps_shm::shm {
 
-// How parameters reach the GPU, and gradients leave it. kRounded: through the host, which rounds them to bfloat16.
-enum class PullPath : std::uint8_t { kKernel, kCopyEngine, kThroughHost, kRounded };
+// How parameters reach the GPU, and gradients leave it.
+enum class PullPath : std::uint8_t { kKernel, kCopyEngine, kThroughHost };
 enum class PushPath : std::uint8_t { kStaged, kThroughHost };
 
-const char* to_string(PullPath pull) noexcept;  // "kernel", "copy engine", "through host", "bfloat16"
+const char* to_string(PullPath pull) noexcept;  // "kernel", "copy engine", "through host"
 const char* to_string(PushPath push) noexcept;  // "staged", "through host"
 
 struct GpuNote {

@@ -19,8 +19,6 @@ using tools::LaunchSettings;
 namespace {
 
 const DeviceChoice kAuto{.kind = DeviceChoice::Kind::kAuto, .index = {}}, kCpu{};
-const tools::Wires kRounded{.gradients = Wire::kBFloat16, .parameters = Wire::kBFloat16},
-    kRoundedPushes{.gradients = Wire::kBFloat16, .parameters = Wire::kFloat32};
 
 LaunchSettings given(const DeviceChoice& device) {
   LaunchSettings settings;
@@ -56,17 +54,12 @@ TEST_CASE("prepared settings: chunks are for GPUs if one rank of several may pul
   LaunchSettings settings = given(kCpu);
   settings.device_of_rank[2] = kAuto;
   CHECK(chunk_bytes(settings) == kChunkBytesForGpu);
-  settings.wire_of_rank[2] = kRounded;  // the CPU reads its chunks
-  CHECK(chunk_bytes(settings) == 0);
-  settings.wire_of_rank[2] = kRoundedPushes;
+  settings.wire_of_rank[2] = Wire::kBFloat16;  // of gradients
   CHECK(chunk_bytes(settings) == kChunkBytesForGpu);
   settings.ps.job.workers = 2;  // nobody has rank 2
   CHECK(chunk_bytes(settings) == 0);
   settings.ps.job.elastic_min = 1, settings.ps.job.elastic_max = 3;
   CHECK(chunk_bytes(settings) == kChunkBytesForGpu);
-  LaunchSettings all = given(kAuto);
-  all.wire = kRounded;
-  CHECK(chunk_bytes(all) == 0);
 }
 
 TEST_CASE(

@@ -23,7 +23,6 @@ class GpuOnes final : public GpuCounter {
     GpuOptions link_options;
     link_options.device = options.gpu->gpu.device;
     link_options.wire = options.gpu->wire;
-    link_options.pull_wire = options.gpu->pull_wire;
     link_options.warn = options.warn;
     link_ = device::make_gpu_link(worker, {&variable, 1}, {&to, 1}, {&from, 1}, link_options, cuda_,
                                   *options.gpu->transfers);

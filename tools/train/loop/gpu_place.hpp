@@ -24,7 +24,7 @@ enum class Enqueue {
 
 struct GpuPlace {
   device::GpuInfo gpu;
-  Wire wire = Wire::kFloat32, pull_wire = Wire::kFloat32;  // transfer dtypes of gradients and of parameters
+  Wire wire = Wire::kFloat32;  // transfer dtype of gradients
   Enqueue enqueue = Enqueue::kStep;
   double resident_share = 0.5;  // fraction of the free memory for the training set; otherwise it is sent batch by batch
   device::CudaCalls* cuda = nullptr;  // these three outlive their users
