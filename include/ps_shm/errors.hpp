@@ -41,8 +41,6 @@ enum class ErrorCode : std::uint32_t {
 /// The name of a code as Python and docs/errors.md write it, such as "RANK_TAKEN"; "unknown" for a number that is none.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(ErrorCode code) noexcept;
-template <>
-PS_SHM_API ErrorCode parse(std::string_view name);  ///< @overload
 
 /// A failure of the library that is not the standard library's own (std::bad_alloc, std::system_error of threads).
 /// @code

@@ -42,8 +42,6 @@ enum class Wire {
 /// As DType has it: float32 or bfloat16.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(Wire wire) noexcept;
-template <>
-PS_SHM_API Wire parse(std::string_view name);  ///< @overload
 
 /// Options of a GpuLink.
 struct GpuOptions {

@@ -142,8 +142,6 @@ enum class OnNan : std::uint32_t {
 /// As settings have it: warn, stop, skip or restore.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(OnNan on_nan) noexcept;
-template <>
-PS_SHM_API OnNan parse(std::string_view name);  ///< @overload
 
 /// Options of nan_guard().
 struct NanGuardOptions {

@@ -32,8 +32,6 @@ enum class UpdateRule : std::uint32_t {
 ///
 /// @progress wait-free.
 PS_SHM_API const char* to_string(UpdateRule rule) noexcept;
-template <>
-PS_SHM_API UpdateRule parse(std::string_view name);  ///< @overload
 
 /// The optimizer of a job. Settings that its rule does not use are ignored.
 struct Optimizer {

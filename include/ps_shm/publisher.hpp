@@ -32,11 +32,9 @@ enum class BusyPolicy {
   kWait,    ///< waits for a subscriber to release its lease, or to die
 };
 
-/// The name of a value: return or wait.
+/// The name of `busy`: return or wait.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(BusyPolicy busy) noexcept;
-template <>
-PS_SHM_API BusyPolicy parse(std::string_view name);  ///< @overload
 
 /// Options of a Publisher.
 struct PublisherOptions {

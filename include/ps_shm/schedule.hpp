@@ -59,7 +59,5 @@ struct Schedule {
 /// The name of a form, such as "cosine".
 /// @progress wait-free.
 PS_SHM_API const char* to_string(Schedule::Kind kind) noexcept;
-template <>
-PS_SHM_API Schedule::Kind parse(std::string_view name);  ///< @overload
 
 }  // namespace ps_shm

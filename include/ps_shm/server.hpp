@@ -30,8 +30,6 @@ enum class EndReason {
 /// In words: "all workers left", "linger over" or "stop requested".
 /// @progress wait-free.
 PS_SHM_API const char* to_string(EndReason reason) noexcept;
-template <>
-PS_SHM_API EndReason parse(std::string_view name);  ///< @overload
 
 /// What Server::serve() calls. Each member may be unset.
 struct ServeHooks {

@@ -87,14 +87,14 @@ class Generation {
   /// @throws Error if `out` has another size; with kInvalidState in a forked child.
   void copy(std::uint32_t tensor, std::span<std::byte> out) const;
 
-  /// The elements of a tensor. T is the type of C++ that its dtype stands for. A float of 8 or 16 bits has none: there T
-  /// is an unsigned integer of its size, for its bits, or a class of its size, such as CUDA's __nv_bfloat16.
+  /// The elements of a tensor. T is the type of C++ that its dtype stands for. A float of 8 or 16 bits has none: there
+  /// T is an unsigned integer of its size, for its bits, or a class of its size, such as CUDA's __nv_bfloat16.
   ///
   /// @pre tensor < tensor_count().
   /// @throws Error if T is not the type of the tensor's elements.
   template <class T>
   std::span<const T> values(std::uint32_t tensor) const {
-    if (!is_element<T>(spec(tensor).dtype)) refuse_type(tensor);
+    require_type(tensor, kind_of<T>(), sizeof(T));
     const std::span<const std::byte> bytes = this->tensor(tensor);
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
@@ -104,35 +104,15 @@ class Generation {
   struct Impl;
   Generation(Impl* impl, std::uint32_t lease, std::uint64_t newest) noexcept
       : impl_(impl), newest_(newest), lease_(lease) {}
+  enum class Kind { kFloat, kSigned, kUnsigned, kBool, kClass };
   template <class T>
-  static bool is_element(DType dtype) noexcept {
-    constexpr bool kIsInteger = std::is_integral_v<T> && !std::is_same_v<T, bool>;
-    if (bytes_of(dtype) != sizeof(T)) return false;
-    switch (dtype) {
-      case DType::kFloat32:
-      case DType::kFloat64:
-        return std::is_floating_point_v<T>;
-      case DType::kFloat16:
-      case DType::kBFloat16:
-      case DType::kFloat8E4M3:
-      case DType::kFloat8E5M2:
-        return std::is_class_v<T> || (kIsInteger && std::is_unsigned_v<T>);
-      case DType::kBool:
-        return std::is_same_v<T, bool>;
-      case DType::kInt64:
-      case DType::kInt32:
-      case DType::kInt16:
-      case DType::kInt8:
-        return kIsInteger && std::is_signed_v<T>;
-      case DType::kUint64:
-      case DType::kUint32:
-      case DType::kUint16:
-      case DType::kUint8:
-        return kIsInteger && std::is_unsigned_v<T>;
-    }
-    return false;
+  static constexpr Kind kind_of() noexcept {
+    if (std::is_class_v<T>) return Kind::kClass;
+    if (std::is_same_v<T, bool>) return Kind::kBool;
+    if (std::is_floating_point_v<T>) return Kind::kFloat;
+    return std::is_signed_v<T> ? Kind::kSigned : Kind::kUnsigned;
   }
-  [[noreturn]] void refuse_type(std::uint32_t tensor) const;
+  void require_type(std::uint32_t tensor, Kind kind, std::size_t bytes) const;
 
   Impl* impl_;
   std::uint64_t newest_;

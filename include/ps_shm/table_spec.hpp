@@ -27,8 +27,6 @@ enum class Evict : std::uint32_t {
 /// As settings have it: lru, lfu, age or none.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(Evict evict) noexcept;
-template <>
-PS_SHM_API Evict parse(std::string_view name);  ///< @overload
 
 /// The declaration of a table. All workers of a job must declare a table alike.
 struct TableSpec {

@@ -109,30 +109,20 @@ PS_SHM_API const char* to_string(PartitionBy partition_by) noexcept;  ///< @over
 PS_SHM_API const char* to_string(Numa numa) noexcept;                 ///< @overload
 PS_SHM_API const char* to_string(WorkerState state) noexcept;         ///< @overload
 
+/// The number of the value for which `name_of` returns `name`, as parse() says. `name_of` returns "unknown" for numbers
+/// that are no values; these are consecutive, from 0 or 1 on.
+///
+/// @throws as parse().
+PS_SHM_API int number_of(std::string_view name, const char* (*name_of)(int number) noexcept);
+
 /// Returns the value of an enumeration that has this name: `parse<Mode>("sync")`. There is one for each enumeration of
 /// this library that has a to_string(), whose names it takes; case, hyphens and underscores do not matter.
 ///
 /// @throws Error (kInvalidArgument), which lists the names that there are.
 template <class Enum>
-Enum parse(std::string_view name);
-template <>
-PS_SHM_API DType parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Mode parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Layout parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Adds parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Reduce parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Placement parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API PartitionBy parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API Numa parse(std::string_view name);  ///< @overload
-template <>
-PS_SHM_API WorkerState parse(std::string_view name);  ///< @overload
+Enum parse(std::string_view name) {
+  return Enum(number_of(name, [](int number) noexcept { return to_string(Enum(number)); }));
+}
 
 /// The size of one element in bytes; 0 if there is no such type.
 ///

@@ -39,8 +39,6 @@ enum class Slots {
 /// The name of a value: keep or reset.
 /// @progress wait-free.
 PS_SHM_API const char* to_string(Slots slots) noexcept;
-template <>
-PS_SHM_API Slots parse(std::string_view name);  ///< @overload
 
 /// Which version of each chunk a copy of a variable holds, for Worker::pull_if_changed(). Empty: the copy holds
 /// nothing.

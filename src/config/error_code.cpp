@@ -2,7 +2,6 @@
 
 #include <cerrno>
 
-#include "config/values.hpp"
 
 namespace ps_shm {
 
@@ -46,11 +45,6 @@ const char* to_string(ErrorCode code) noexcept {
       return "PUBLISHER_GONE";
   }
   return "unknown";
-}
-
-template <>
-ErrorCode parse(std::string_view name) {
-  return config::value_named<ErrorCode>("code", name);
 }
 
 ErrorCode config::code_of(int error) noexcept {

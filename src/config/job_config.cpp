@@ -7,7 +7,6 @@
 
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
-#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/table_spec.hpp"
 #include "ps_shm/variable_spec.hpp"
@@ -120,47 +119,6 @@ const char* to_string(Placement placement) noexcept {
       return "partition";
   }
   return "unknown";
-}
-
-template <>
-DType parse(std::string_view name) {
-  return config::value_named<DType>("dtype", name);
-}
-template <>
-Mode parse(std::string_view name) {
-  return config::value_named<Mode>("mode", name);
-}
-template <>
-Layout parse(std::string_view name) {
-  return config::value_named<Layout>("layout", name);
-}
-template <>
-Adds parse(std::string_view name) {
-  return config::value_named<Adds>("adds", name);
-}
-template <>
-Reduce parse(std::string_view name) {
-  return config::value_named<Reduce>("reduce", name);
-}
-template <>
-Placement parse(std::string_view name) {
-  return config::value_named<Placement>("placement", name);
-}
-template <>
-PartitionBy parse(std::string_view name) {
-  return config::value_named<PartitionBy>("partition-by", name);
-}
-template <>
-Numa parse(std::string_view name) {
-  return config::value_named<Numa>("numa", name);
-}
-template <>
-WorkerState parse(std::string_view name) {
-  return config::value_named<WorkerState>("state", name);
-}
-template <>
-Evict parse(std::string_view name) {
-  return config::value_named<Evict>("evict", name);
 }
 
 std::uint64_t VariableSpec::element_count() const noexcept {

@@ -2,14 +2,7 @@
 #include "config/job_settings.hpp"
 #include "config/values.hpp"
 
-namespace ps_shm {
-
-template <>
-UpdateRule parse(std::string_view name) {
-  return config::value_named<UpdateRule>("rule", name);
-}
-
-namespace config {
+namespace ps_shm::config {
 namespace {
 
 // Accepts what Schedule::parse accepts.
@@ -79,5 +72,4 @@ const Settings<Optimizer>& optimizer_settings() {
   return kRows;
 }
 
-}  // namespace config
-}  // namespace ps_shm
+}  // namespace ps_shm::config

@@ -8,7 +8,6 @@
 #include <numbers>
 #include <string_view>
 
-#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 
 namespace ps_shm {
@@ -123,11 +122,6 @@ const char* to_string(Schedule::Kind kind) noexcept {
       return "cosine";
   }
   return "unknown";
-}
-
-template <>
-Schedule::Kind parse(std::string_view name) {
-  return config::value_named<Schedule::Kind>("lr-schedule", name);
 }
 
 float Schedule::factor(std::uint64_t step) const noexcept {

@@ -7,7 +7,20 @@
 
 #include "config/spelling.hpp"
 
-namespace ps_shm::config {
+namespace ps_shm {
+
+int number_of(std::string_view name, const char* (*name_of)(int number) noexcept) {
+  const std::string wanted = config::folded(std::string(name));
+  std::vector<std::string> names;
+  for (const auto& [number, one] : config::numbered_names(name_of)) {
+    if (config::folded(one) == wanted) return number;
+    names.push_back(one);
+  }
+  throw Error(
+      fmt::format("unknown name '{}'; expected {}{}", name, fmt::join(names, "|"), config::did_you_mean(wanted, names)));
+}
+
+namespace config {
 namespace {
 
 constexpr const char* kTimes = "100us, 5ms, 2s, 5m, 1h";
@@ -107,6 +120,14 @@ std::uint64_t read_bytes(const std::string& text) {
   return static_cast<std::uint64_t>(bytes);
 }
 
+std::vector<std::pair<int, std::string>> numbered_names(const char* (*name_of)(int number) noexcept) {
+  constexpr std::string_view kNoName = "unknown";
+  std::vector<std::pair<int, std::string>> all;
+  for (int number = name_of(0) == kNoName ? 1 : 0; name_of(number) != kNoName; ++number)
+    all.emplace_back(number, name_of(number));
+  return all;
+}
+
 std::string describe(std::uint64_t least, std::uint64_t most) {
   if (most == kAny) return least == 0 ? std::string() : fmt::format("at least {}", least);
   return fmt::format("{} to {}", least, most);
@@ -142,4 +163,5 @@ void for_each_text(const std::string& texts, const std::function<void(const std:
   use(texts.substr(begin));
 }
 
-}  // namespace ps_shm::config
+}  // namespace config
+}  // namespace ps_shm

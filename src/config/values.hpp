@@ -18,8 +18,6 @@
 
 namespace ps_shm::config {
 
-inline constexpr std::string_view kNoName = "unknown";  // to_string() of a number that is no value
-
 inline constexpr auto kAny = std::numeric_limits<std::uint64_t>::max();
 
 inline constexpr const char* kIntervals = "60s, 5m or 1000steps";  // examples
@@ -42,6 +40,9 @@ enum class Range { kAmount, kShare, kPositive };  // at least 0; also less than 
 void check_real(double value, Range range);
 const char* describe(Range range) noexcept;
 std::string describe(std::uint64_t least, std::uint64_t most);
+
+// The numbers for which `name_of` does not return "unknown", and their names: consecutive ones, from 0 or 1 on.
+std::vector<std::pair<int, std::string>> numbered_names(const char* (*name_of)(int number) noexcept);
 
 // Calls `use` for each of the comma-separated texts; once with an empty text if there is none.
 void for_each_text(const std::string& texts, const std::function<void(const std::string&)>& use);
@@ -209,24 +210,13 @@ Value<Struct> text(std::string Struct::*member, const char* form) {
 template <class Enum>
 using Choices = std::vector<std::pair<Enum, std::string>>;
 
-// All values of an enumeration whose names to_string() knows. They are numbered one after the other, from 0 or 1.
+// All values of an enumeration, with their names.
 template <class Enum>
 Choices<Enum> all_values() {
-  const auto has_name = [](int number) { return std::string_view(to_string(Enum(number))) != kNoName; };
+  const auto name_of = [](int number) noexcept { return to_string(Enum(number)); };
   Choices<Enum> all;
-  for (int number = has_name(0) ? 0 : 1; has_name(number); ++number)
-    all.emplace_back(Enum(number), to_string(Enum(number)));
+  for (const auto& [number, name] : numbered_names(name_of)) all.emplace_back(Enum(number), name);
   return all;
-}
-
-// What parse() of an enumeration does; `setting` is the setting with such values.
-template <class Enum>
-Enum value_named(const char* setting, std::string_view name) {
-  const Choices<Enum> all = all_values<Enum>();
-  std::vector<std::string> names;
-  for (const auto& one : all) names.push_back(one.second);
-  const std::string& chosen = choose(setting, std::string(name), names);
-  return std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.second == chosen; })->first;
 }
 
 // One of several words. A value without a word is written as an empty text: it is not given, or damaged.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "config/values.hpp"
 #include "device/gpu_pull.hpp"
 #include "device/gpu_push.hpp"
 #include "device/probe.hpp"
@@ -21,11 +20,6 @@ const char* to_string(Wire wire) noexcept {
       return "bfloat16";
   }
   return "unknown";
-}
-
-template <>
-Wire parse(std::string_view name) {
-  return config::value_named<Wire>("wire", name);
 }
 
 GpuLink::Impl::Impl(Worker& given_worker, std::span<const Variable> given, std::span<float* const> given_parameters,

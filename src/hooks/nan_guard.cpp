@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "config/values.hpp"
 #include "hooks/due.hpp"
 
 namespace ps_shm {
@@ -23,11 +22,6 @@ const char* to_string(OnNan on_nan) noexcept {
       return "restore";
   }
   return "unknown";
-}
-
-template <>
-OnNan parse(std::string_view name) {
-  return config::value_named<OnNan>("on-nan", name);
 }
 
 namespace hooks {

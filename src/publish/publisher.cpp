@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "publish/generation_target.hpp"
 #include "publish/polling.hpp"
@@ -28,11 +27,6 @@ const char* to_string(BusyPolicy busy) noexcept {
       return "wait";
   }
   return "unknown";
-}
-
-template <>
-BusyPolicy parse(std::string_view name) {
-  return config::value_named<BusyPolicy>("busy", name);
 }
 
 namespace {

@@ -11,6 +11,7 @@
 #include "shm/base/fault_points.hpp"
 #include "shm/publication/bundle.hpp"
 #include "shm/publication/publication.hpp"
+#include "update/dtypes.hpp"
 
 namespace ps_shm {
 namespace {
@@ -162,9 +163,16 @@ void Generation::copy(std::uint32_t tensor, std::span<std::byte> out) const {
     throw Error(fmt::format("tensor '{}' has {} bytes, not {}", spec(tensor).name, bytes.size(), out.size()));
   copy_tensor(out.data(), bytes.data(), bytes.size(), impl_->bundle.generation_bytes());
 }
-void Generation::refuse_type(std::uint32_t tensor) const {
-  throw Error(fmt::format("the elements of tensor '{}' are {}: values<T>() needs T of that type", spec(tensor).name,
-                          to_string(spec(tensor).dtype)));
+void Generation::require_type(std::uint32_t tensor, Kind kind, std::size_t bytes) const {
+  const update::DTypeTraits& row = *update::find_dtype(spec(tensor).dtype);
+  Kind wanted = Kind::kUnsigned;
+  if (row.kind == update::NumberKind::kBool) wanted = Kind::kBool;
+  if (row.kind == update::NumberKind::kSigned) wanted = Kind::kSigned;
+  const bool is_short = is_float(row.kind) && row.bytes < sizeof(float);  // C++ has no such float
+  if (is_float(row.kind) && !is_short) wanted = Kind::kFloat;
+  if (bytes != row.bytes || (kind != wanted && !(is_short && kind == Kind::kClass)))
+    throw Error(fmt::format("the elements of tensor '{}' are {}: values<T>() needs T of that type", spec(tensor).name,
+                            row.name));
 }
 
 Subscriber::Subscriber(const std::string& name, const SubscriberOptions& options)

@@ -9,7 +9,6 @@
 #include <optional>
 #include <vector>
 
-#include "config/values.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
@@ -35,11 +34,6 @@ const char* to_string(EndReason reason) noexcept {
       return "stop requested";
   }
   return "unknown";
-}
-
-template <>
-EndReason parse(std::string_view name) {
-  return config::value_named<EndReason>("reason", name);
 }
 
 namespace {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "config/values.hpp"
 #include "ps_shm/errors.hpp"
 #include "worker/variable_state.hpp"
 
@@ -16,11 +15,6 @@ const char* to_string(Slots slots) noexcept {
       return "reset";
   }
   return "unknown";
-}
-
-template <>
-Slots parse(std::string_view name) {
-  return config::value_named<Slots>("slots", name);
 }
 
 namespace {

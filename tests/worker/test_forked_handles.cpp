@@ -180,6 +180,7 @@ void use_in_child(Mode mode, bool within_group) {
           [&] { return rows.name() == "rows"; },
           [&] { return rows.dtype() == DType::kFloat32; },
           [&] { return rows.element_count() == 8; },
+          [&] { return rows.shape().size() == 2; },
           [&] { return rows.layout() == spec.layout.value_or(Layout::kVersioned); },
           [&] { return rows.rows() == (mode == Mode::kSync ? 0 : 4); },
           [&] { return rows.row_size() == (mode == Mode::kSync ? 0 : 2); },
