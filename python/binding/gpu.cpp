@@ -38,7 +38,10 @@ void with_turn(const Linked& self, Calls&& calls) {
 nb::object make_link(const std::vector<NamedVariable>& members, const std::vector<Variable>& variables,
                      const std::vector<std::uintptr_t>& parameters, const std::vector<std::uintptr_t>& gradients,
                      int device, const std::string& wire) {
-  GpuOptions options{.device = device, .wire = wire == "bfloat16-push" ? Wire::kBFloat16 : Wire::kFloat32, .warn = tell};
+  if (wire != "float32" && wire != "bfloat16-push")
+    throw nb::value_error(fmt::format("unknown wire '{}': 'float32' or 'bfloat16-push'", wire).c_str());
+  const Wire of_gradients = wire == "bfloat16-push" ? Wire::kBFloat16 : Wire::kFloat32;
+  const GpuOptions options{.device = device, .wire = of_gradients, .warn = tell};
   constexpr std::uintptr_t kAlignment = 256;
   std::vector<float*> to;
   std::vector<const float*> from;

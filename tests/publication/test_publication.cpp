@@ -92,7 +92,8 @@ TEST_CASE("publication: elements are given as the type of C++ that their dtype s
     for (std::uint32_t tensor = 0; tensor < generation.tensor_count(); ++tensor) {
       const DType dtype = generation.spec(tensor).dtype;
       try {
-        CHECK(generation.values<decltype(element)>(tensor).size() == 3);
+        const std::size_t count = generation.values<decltype(element)>(tensor).size();
+        CHECK(count == 3);
         all.push_back(dtype);
       } catch (const Error& error) {
         CHECK(contains(error.what(), fmt::format("are {}: values<T>()", to_string(dtype))));

@@ -473,7 +473,7 @@ class FakeCuda:
 
     def cuMemHostRegister_v2(self, address, size, flags):
         address, size = address.value, size.value
-        assert address % 65536 == 0 and size % 65536 == 0 and size <= 1 << 30
+        assert address % os.sysconf("SC_PAGESIZE") == 0 and size % 65536 == 0 and size <= 1 << 30
         assert all(address + size <= begin or begin + length <= address for begin, length in self.ranges.items())
         if flags in self.refuses:
             return 801
