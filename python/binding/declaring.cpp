@@ -9,6 +9,7 @@
 #include <cstring>
 #include <variant>
 
+#include "config/setting.hpp"
 #include "settings.hpp"
 #include "update/bytes.hpp"
 #include "update/dtypes.hpp"
@@ -88,8 +89,8 @@ VariableSpec specify(const std::string& name, const Initial& init, nb::handle sh
   if (init.number && !update::takes_gradients(spec.dtype))
     throw nb::type_error(
         fmt::format("variable '{}': a number is for float32 and bfloat16; pass init as an array", name).c_str());
-  if (rule) spec.rule = parse<UpdateRule>(*rule);
-  if (layout) spec.layout = parse<Layout>(*layout);
+  if (rule) config::call_for("rule", [&] { spec.rule = parse<UpdateRule>(*rule); });
+  if (layout) config::call_for("layout", [&] { spec.layout = parse<Layout>(*layout); });
   return spec;
 }
 

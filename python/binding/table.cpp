@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "config/setting.hpp"
 #include "ps_shm/errors.hpp"
 #include "settings.hpp"
 #include "worker.hpp"
@@ -66,8 +67,8 @@ nb::object table(const WorkerHandle& self, const std::string& name, std::uint64_
                  std::uint32_t admit_after, bool touch_on_pull, float initial_range, std::uint64_t seed,
                  float regularize, float lr_scale, nb::object dtype) {
   TableSpec spec{.name = name, .row_size = row_size, .dtype = dtype_of(dtype), .max_rows = max_rows, .rule = {}};
-  if (rule) spec.rule = parse<UpdateRule>(*rule);
-  spec.evict = parse<Evict>(evict);
+  if (rule) config::call_for("rule", [&] { spec.rule = parse<UpdateRule>(*rule); });
+  config::call_for("evict", [&] { spec.evict = parse<Evict>(evict); });
   spec.ttl = ttl.value_or(0);
   spec.admit_after = admit_after;
   spec.touch_on_pull = touch_on_pull;

@@ -136,16 +136,16 @@ void GpuLink::Pull::upload_list() {
 
 void GpuLink::Pull::start() {
   begin();
+  is_starting_ = true;  // stays true after an error
   if (is_through_host()) pull_through_host();
   // Both wait for what the stream still does with the old parameters, and then work side by side.
-  is_copying_ = !chunks_.empty();  // stays true after an error
-  if (is_copying_) {
+  if (!chunks_.empty()) {
     link_.check(link_.cuda.record(before_->get(), link_.stream->get()), "record an event");
     link_.check(link_.cuda.wait(copy_stream_.get(), before_->get()), "wait for an event");
   }
   enqueue();
-  if (is_copying_) copy_chunks();
-  is_copying_ = false;
+  if (!chunks_.empty()) copy_chunks();
+  is_starting_ = false;
 }
 
 void GpuLink::Pull::begin() {
@@ -169,7 +169,7 @@ std::uint64_t GpuLink::Pull::version_of(const Piece& piece, std::uint64_t result
 
 bool GpuLink::Pull::finish() {
   if (!is_under_way_) return false;
-  if (is_copying_) throw Error("the copies of a pull to the GPU have failed", ErrorCode::kInvalidState);
+  if (is_starting_) throw Error("a pull to the GPU has failed when it was started", ErrorCode::kInvalidState);
   bool has_moved = false;
   for (std::size_t i = 0; i < listed_.size(); ++i) {
     const auto& result = results_.host()[i];

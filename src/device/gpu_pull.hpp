@@ -93,7 +93,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   std::unique_ptr<device::OwnEvent> sent_;   // when all of them are copied
 
   device::PinnedMemory<float> bounce_room_;
-  bool is_under_way_ = false, is_copying_ = false, has_bounced_ = false;
+  bool is_under_way_ = false, is_starting_ = false, has_bounced_ = false;
 };
 
 }  // namespace ps_shm

@@ -20,8 +20,8 @@ exported = subprocess.run(["nm", "-DC", "--defined-only", library], check=True, 
 faults, functions = [], set()
 faults += [f"include/ps_shm/{name} does not export its namespace: namespace PS_SHM_API ps_shm" for name, text in headers.items()
            if re.search(r"^namespace ps_shm\b", text, re.MULTILINE)]
-# A function outside of a class that is defined elsewhere: the text before its name, and the name.
-FREE = r"^(?!inline|constexpr|template|using|friend)([A-Za-z][\w:<>*& ]* \*?)(\w+)\([^;]*?\)(?: noexcept)?;"
+# A function outside of a class, and no template, that is defined elsewhere: the text before its name, and the name.
+FREE = r"(?<!>\n)^(?!inline|constexpr|template|using|friend)([A-Za-z][\w:<>*& ]* \*?)(\w+)\([^;]*?\)(?: noexcept)?;"
 free = [(name, *found) for name, text in headers.items() for found in re.findall(FREE, text, re.MULTILINE)]
 faults += [f"include/ps_shm/{name} does not export {function}: PS_SHM_API {before}{function}" for name, before, function in free
            if not before.startswith("PS_SHM_API ")]

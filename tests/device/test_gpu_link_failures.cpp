@@ -177,18 +177,19 @@ TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error")
 }
 
 TEST_CASE("gpu link: a pull whose copies have failed does not end as if it had not") {
-  for (const auto& sizes : {std::vector<std::uint64_t>{900001}, test::kLargeSizes}) {
-    FakeGpu fake({.copy_batches = false});
-    JobConfig config = adding();
-    config.chunk_bytes = test::kLargeChunk;
-    Server server(config);
-    GpuMember member(fake.box, config, sizes);
-    fake.cuda.fail("copy", 3, device::kInvalidValue);
-    CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("copy parameters"), Error);
-    CHECK(test::error_of([&] { static_cast<void>(member.link->finish_pull()); }) ==
-          "the copies of a pull to the GPU have failed");
-    CHECK(member.link->transfers().pulls == 0);
-  }
+  for (const auto& sizes : {std::vector<std::uint64_t>{900001}, test::kLargeSizes})
+    for (const bool can_register : {true, false}) {
+      FakeGpu fake({.host_register = can_register, .copy_batches = false});
+      JobConfig config = adding();
+      config.chunk_bytes = test::kLargeChunk;
+      Server server(config);
+      GpuMember member(fake.box, config, sizes);
+      fake.cuda.fail("copy", can_register ? 3 : 0, device::kInvalidValue);
+      CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("copy parameters"), Error);
+      CHECK(test::error_of([&] { static_cast<void>(member.link->finish_pull()); }) ==
+            "a pull to the GPU has failed when it was started");
+      CHECK(member.link->transfers().pulls == 0);
+    }
 }
 
 TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {

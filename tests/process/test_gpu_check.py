@@ -912,7 +912,7 @@ class Report(unittest.TestCase):
         self.assertIn("FAILED", report.as_text())
 
     def test_repeats_that_were_run_are_summed_up_though_one_failed(self):
-        gpu = {"strategy": "", "threads": 1, "resident": True, "graph": "compute", "graph_operations": 8, "redone_chunks": 0, "bounced_chunks": 0}
+        gpu = {"strategy": "", "threads": 1, "resident": True, "graph": "step", "graph_operations": 11, "redone_chunks": 0, "bounced_chunks": 0}
         run = {"steps_per_second": 100.0, "per_worker": [{"gpu": gpu}]}
         report, ways = table.Report({"cuda": {}}), 2 * len(jobs.WAYS)
         with unittest.mock.patch.object(jobs, "launch", side_effect=[run] * 4 * ways + [jobs.programs.Failed("no time")] * ways):

@@ -117,7 +117,7 @@ def test_a_worker_on_a_gpu_registers_what_it_copies_from(job, engine, monkeypatc
         cuMemHostUnregister=lambda address: registered.remove(address.value)))
     worker = engine()
     worker.device = torch.device("cuda:0")
-    weights = {"w": torch.ones(1000, 3)}
+    weights = {"w": torch.ones(5000, 3)}  # most of a row, which has 64 KiB
     with ps_shm.Publisher(job, weights, records=3) as publisher:
         worker.init_transfer_engine(worker.init_info_cls(job))
         for number in (1, 2, 3, 4):

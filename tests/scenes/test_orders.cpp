@@ -21,7 +21,7 @@ namespace {
 const bool g_full = std::getenv("PS_SHM_TEST_FULL") != nullptr;
 
 // An order whose weakening no scene notices. `what`: file, operation and label, in the format of orders_of().
-struct FreeBuffer {
+struct UnneededOrder {
   std::string what, why;
 };
 
@@ -98,7 +98,7 @@ std::vector<Order> orders_of(Scene& scene) {
 }
 
 bool is_listed(const std::string& what) {
-  const auto has = [&](const FreeBuffer& one) { return one.what == what; };
+  const auto has = [&](const UnneededOrder& one) { return one.what == what; };
   return std::any_of(std::begin(kUnneededOrders), std::end(kUnneededOrders), has) ||
          (!g_full && std::any_of(std::begin(kRarelyMissed), std::end(kRarelyMissed), has));
 }
@@ -148,7 +148,7 @@ TEST_CASE("orders: each is needed, or listed as unneeded with the reason") {
   for (const auto& one : unneeded)
     CHECK_MESSAGE(is_listed(one.first),
                   one.first << ", " << one.second.front() << ": no scene misses it, and it is not listed");
-  for (const FreeBuffer& one : kUnneededOrders)  // without PS_SHM_TEST_FULL only their existence is checked
+  for (const UnneededOrder& one : kUnneededOrders)  // without PS_SHM_TEST_FULL only their existence is checked
     if (only == nullptr)
       CHECK_MESSAGE(unneeded.count(one.what) == 1, one.what << " is listed as unneeded, and is needed or gone");
 }

@@ -56,8 +56,7 @@ def sum_up(runs):
 
 
 # What one launch of a step starts, by a worker's JSON.
-GRAPHS = {"step": "2 a step: the batch, and {} operations from the pull to the push", "none": "each operation of a step by itself",
-          "compute": "4 a step: the batch, the pull, {} operations that compute, and the push"}
+GRAPHS = {"step": "2 a step: the batch, and {} operations from the pull to the push", "none": "each operation of a step by itself"}
 
 # Where the tutorials' job runs, and how: a GPU's steps are enqueued ahead, behind a wait on the stream, or each when it
 # has opened, as a graph or by kernels. A worker that has a GPU to itself says how long the GPU waits; of several on one,
