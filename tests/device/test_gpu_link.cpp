@@ -121,6 +121,22 @@ TEST_CASE("gpu link: without registration, a pull comes after what was enqueued 
   }
 }
 
+TEST_CASE("gpu link: a pull through the host is finished when all of its copies are") {
+  FakeGpu fake({.host_register = false});
+  const JobConfig config = adding();
+  Server server(config);
+  const std::vector<std::uint64_t> sizes = {900001, 1, 7};
+  GpuMember member(fake.box, config, sizes);
+  std::atomic<std::size_t> copies = 0;
+  fake.cuda.before_copy = [&](std::size_t) {
+    for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
+    ++copies;
+  };
+  CHECK_FALSE(member.pull());
+  CHECK(copies == sizes.size());
+  fake.cuda.before_copy = nullptr;
+}
+
 TEST_CASE("gpu link: a pull through the host notes the versions from which staleness is measured") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake({.host_register = false});
