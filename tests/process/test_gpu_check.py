@@ -508,7 +508,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
             (packed / name).parent.mkdir(exist_ok=True)
             (packed / name).write_bytes(b"")
         self.assertEqual(self.pack(packed)[0], 0)
-        self.assertTrue((packed / "tools" / "launch_shm").exists())
+        self.assertTrue((packed / "tools" / "launch_shm.xz").exists())
         for name in ("lib/libx.so.1", "lib/libold.so.2.xz", "python"):
             self.assertFalse((packed / name).exists(), name)
         self.assertFalse((self.build / "packed.part").exists())
@@ -533,7 +533,7 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         self.assertEqual(code, 0, text)
         self.assertEqual({name: test["exit_code"] for name, test in found["test"].items()}, {"one": 0})
 
-    def test_the_libraries_of_a_pack_travel_compressed_and_serve_where_there_are_none(self):
+    def test_a_pack_travels_compressed_and_its_libraries_serve_where_there_are_none(self):
         # Made small, without the libraries that a sanitizer build adds to its own programs.
         program = "extern int openblas_get_num_threads(void); int main(void) { return openblas_get_num_threads() < 1; }"
         subprocess.run([*os.environ.get("CC", "cc").split(), "-x", "c", "-", "-lopenblas", "-o",
@@ -541,6 +541,8 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         packed = self.build / "packed"
         code, text = self.pack(packed)
         self.assertEqual(code, 0, text)
+        for name in ("tools/launch_shm", "tests/gpu_tests_on_gpu", "benches/gpu"):
+            self.assertFalse((packed / name).exists(), name)
         there = {path.name for path in (packed / "lib").iterdir()}
         self.assertIn("libopenblas.so.0.xz", there)
         self.assertNotIn("libgcc_s.so.1.xz", there)
@@ -565,8 +567,11 @@ if len(calls.read_text().splitlines()) == 3: signal.pause()
         self.assertEqual(code, 0, text)
         self.assertIn("Python modules: abi3.so, cpython-311-x86_64-linux-gnu.so", text)
         package = packed / "python" / "ps_shm"
-        self.assertLessEqual({"__init__.py", "torch", "bridge", *(module.name for module in modules)},
-                             {path.name for path in package.iterdir()})
+        files = {"__init__.py", "torch", "bridge"}
+        self.assertLessEqual({*files, *(f"{module.name}.xz" for module in modules)}, {path.name for path in package.iterdir()})
+        self.build = packed
+        self.check("", "--part", "1")
+        self.assertLessEqual({*files, *(module.name for module in modules)}, {path.name for path in package.iterdir()})
 
     def test_without_the_python_package_or_pytorch_that_part_is_skipped(self):
         code, text, _ = self.check("", "--part", "7")

@@ -1,6 +1,6 @@
 """Copies what the checks run, with the libraries that it needs, into a folder for a box that can install and build nothing.
 
-The libraries are compressed: OpenBLAS alone would take more than half of what may travel.
+Programs, libraries and modules are compressed: with five Pythons they would take more than may travel.
 """
 import json
 import lzma
@@ -29,15 +29,14 @@ def libraries_of(program):
     return {pathlib.Path(path) for path in re.findall(r"=> (/\S+)", said) if not OF_THE_BOX.search(path)}
 
 
-def copy(source, target):
+def compress(source, target):
+    """Writes target.xz, without symbols, with the permissions of the source."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source.resolve(), target)
     subprocess.run(["strip", "--strip-unneeded", target], capture_output=True)  # a script stays as it is
-
-
-def compress(source, target):
-    copy(source, target)
-    target.with_name(target.name + ".xz").write_bytes(lzma.compress(target.read_bytes(), preset=2))
+    packed = target.with_name(target.name + ".xz")
+    packed.write_bytes(lzma.compress(target.read_bytes(), preset=2))
+    shutil.copymode(target, packed)
     target.unlink()
 
 
@@ -50,9 +49,12 @@ def libraries_not_found(folder):
 
 
 def unpack(folder):
-    """Makes the libraries of a pack what they were; of a build folder nothing."""
-    for packed in folder.glob("lib/*.xz"):
-        unpack_one(packed, folder / "lib" / packed.stem)
+    """Makes the programs, libraries and modules of a pack what they were; of a build folder nothing."""
+    if (folder / "build.ninja").exists():
+        return
+    for packed in folder.rglob("*.xz"):
+        if packed.parent.name != "fallback":
+            unpack_one(packed, packed.with_name(packed.stem))
     fallback = list(folder.glob("fallback/*.xz"))
     missing = libraries_not_found(folder) if fallback else set()
     for packed in fallback:
@@ -65,15 +67,16 @@ def unpack_one(packed, there):
         return
     half = there.with_name(there.name + ".half")
     half.write_bytes(lzma.decompress(packed.read_bytes()))
+    shutil.copymode(packed, half)
     half.rename(there)
 
 
-def put_package(folder, modules):
+def put_package(folder, modules, put=shutil.copy):
     """The Python package, whose modules are each for one Python, or for all from 3.12 on."""
     package = folder / "python" / "ps_shm"
     shutil.copytree(PACKAGE, package, dirs_exist_ok=True, ignore=shutil.ignore_patterns("meson.build", "*.nb", "__pycache__"))
     for module in modules:
-        copy(module, package / module.name)
+        put(module, package / module.name)
 
 
 def pack(build, folder, modules):
@@ -101,9 +104,9 @@ def fill(folder, build, modules):
     libraries = set()
     for name in PROGRAMS:
         libraries |= libraries_of(build / name)
-        copy(build / name, folder / name)
+        compress(build / name, folder / name)
     if modules:
-        put_package(folder, modules)
+        put_package(folder, modules, compress)
         libraries |= set().union(*map(libraries_of, modules))
     for library in libraries:
         compress(library, folder / ("fallback" if AS_FALLBACK.match(library.name) else "lib") / library.name)
