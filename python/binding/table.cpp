@@ -11,6 +11,7 @@
 
 #include "config/setting.hpp"
 #include "ps_shm/errors.hpp"
+#include "records.hpp"
 #include "settings.hpp"
 #include "worker.hpp"
 
@@ -234,28 +235,13 @@ void add_results(nb::module_& module) {
                            self.dump.is_full ? "True" : "False");
       });
   using Statistics = TableStatistics;
-  nb::class_<Statistics>(module, "TableStatistics", "What was counted since a table was made, by all workers together.")
-      .def_ro("rows", &Statistics::rows,
-              "The rows that there are now, roughly: a killed worker may leave one uncounted.")
-      .def_ro("max_rows", &Statistics::max_rows, "The most rows that there may be.")
-      .def_ro("rows_with_room", &Statistics::rows_with_room,
-              "Roughly the rows that there may be with the memory that /dev/shm has now: max_rows, or fewer.")
-      .def_ro("made", &Statistics::made, "Rows made.")
-      .def_ro("evicted", &Statistics::evicted, "Rows evicted, for whatever reason.")
-      .def_ro("expired", &Statistics::expired, "Rows evicted because they were too old.")
-      .def_ro("spared", &Statistics::spared, "Rows not evicted, because they were being pushed.")
-      .def_ro("rescued", &Statistics::rescued, "Rows that were pushed while they were being evicted, and so kept.")
-      .def_ro("unadmitted", &Statistics::unadmitted, "Pushes of keys that had no row yet.")
-      .def_ro("refused", &Statistics::refused, "Pushes of keys for which there was no room.")
-      .def_ro("hits", &Statistics::hits, "Pulled keys with a row.")
-      .def_ro("misses", &Statistics::misses, "Pulled keys without one.")
-      .def_ro("restarts", &Statistics::restarts,
-              "Searches that were restarted because other workers had changed the list of rows.")
-      .def_ro("bytes", &Statistics::bytes, "The memory of /dev/shm that the table takes, in bytes.")
-      .def("__repr__", [](const Statistics& self) {
-        return fmt::format("TableStatistics(rows={}, max_rows={}, made={}, evicted={}, hits={}, misses={}, bytes={})",
-                           self.rows, self.max_rows, self.made, self.evicted, self.hits, self.misses, self.bytes);
-      });
+  nb::class_<Statistics> type(module, "TableStatistics",
+                              "What was counted since a table was made, by all workers together.");
+  add_figures(type);
+  type.def("__repr__", [](const Statistics& self) {
+    return fmt::format("TableStatistics(rows={}, max_rows={}, made={}, evicted={}, hits={}, misses={}, bytes={})",
+                       self.rows, self.max_rows, self.made, self.evicted, self.hits, self.misses, self.bytes);
+  });
 }
 
 }  // namespace

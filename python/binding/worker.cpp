@@ -11,6 +11,7 @@
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
+#include "records.hpp"
 #include "settings.hpp"
 #include "worker/device_port.hpp"
 
@@ -77,18 +78,15 @@ void leave(const WorkerHandle& self) {
 }
 
 void add_staleness(nb::module_& module) {
-  nb::class_<StalenessSummary>(module, "Staleness", R"(The staleness of a worker's pushes, or of those of all workers.
+  nb::class_<StalenessSummary> type(module, "Staleness",
+                                    R"(The staleness of a worker's pushes, or of those of all workers.
 
 The staleness of one push of a chunk (of an in-place variable: of a block) is the number of updates by other workers
-that reached the chunk between the worker's pull and its push.)")
-      .def_ro("mean", &StalenessSummary::mean, "The mean.")
-      .def_ro("p50", &StalenessSummary::p50, "The median: exact up to 63; above, rounded down to a power of two.")
-      .def_ro("p99", &StalenessSummary::p99,
-              "The 99th percentile: exact up to 63; above, rounded down to a power of two.")
-      .def_ro("max", &StalenessSummary::max, "The maximum.")
-      .def("__repr__", [](const StalenessSummary& self) {
-        return fmt::format("Staleness(mean={:.2f}, p50={}, p99={}, max={})", self.mean, self.p50, self.p99, self.max);
-      });
+that reached the chunk between the worker's pull and its push.)");
+  add_figures(type);
+  type.def("__repr__", [](const StalenessSummary& self) {
+    return fmt::format("Staleness(mean={:.2f}, p50={}, p99={}, max={})", self.mean, self.p50, self.p99, self.max);
+  });
 }
 
 nb::class_<WorkerHandle> add_facts(nb::module_& module) {

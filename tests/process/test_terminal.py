@@ -151,7 +151,7 @@ class Inspector(ProcessTest):
             with self.subTest(columns=columns):
                 lines = show(columns, "inspect_shm", "workers", "--job", self.job).lines()
                 self.assertEqual(len(lines), 4)
-                self.assertEqual(lines[0].split(), "RANK STATE PID STEPS DROPPED STALENESS P99 LOSS WAITING FOR".split())
+                self.assertEqual(lines[0].split(), "RANK STATE PID STEPS DROPPED LOSS STALENESS P99 WAITING FOR".split())
                 self.assertIn("--wide", lines[-1])
 
     def test_what_is_wrong_is_red(self):

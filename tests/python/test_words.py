@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import ps_shm
+from boxes import TOOLS
 from conftest import PATIENCE
 
 
@@ -137,3 +138,28 @@ def test_each_setting_of_variables_and_tables_has_one_word(worker):
     torch = pytest.importorskip("ps_shm.torch")
     of_embedding = set(inspect.signature(torch.Embedding).parameters) | set(inspect.signature(torch.table_storage).parameters)
     assert of_embedding & of_table >= {"admit_after", "evict", "ttl"} and not of_embedding & {"admit", "ttl_seconds", "lr_scale"}
+
+
+def test_a_view_and_the_inspector_show_the_same(job):
+    with ps_shm.Server(job, workers=1), ps_shm.Worker(job) as worker:
+        worker.variable("v", np.zeros((2, 3), np.float32), rule="adagrad").push(np.ones((2, 3), np.float32))
+        worker.table("t", 4, 100).push(np.array([1, 2]), np.ones((2, 4), np.float32))
+        worker.step()
+        shown_by = lambda command: json.loads(subprocess.run([TOOLS / "inspect_shm", command, "--job", job, "--json"],
+                                                             check=True, capture_output=True, text=True).stdout)
+        shown, (info,) = shown_by("workers")["workers"][0], ps_shm.View(job).workers()
+        assert shown.pop("training_loss") is None and info.loss == 0
+        assert shown.pop("waiting_for") is None and info.waiting_for == ""
+        assert 0 < shown.pop("seconds") < info.seconds
+        staleness = shown.pop("staleness")
+        assert staleness == {name: getattr(info.staleness, name) for name in staleness}
+        assert shown == {name: getattr(info, name) for name in shown} and shown["owners"] == 1
+        listed, view = shown_by("vars"), ps_shm.View(job)
+        (shown,), (info,) = listed["variables"], view.variables()
+        shown["shape"] = tuple(shown["shape"])
+        del shown["parts"]
+        assert shown == {name: getattr(info, name) for name in shown}
+        (shown,), (info,) = listed["tables"], view.tables()
+        del shown["hit_rate"]
+        assert shown == {name: getattr(info if hasattr(info, name) else info.statistics, name)
+                         for name in shown}

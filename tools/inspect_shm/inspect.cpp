@@ -15,11 +15,13 @@
 #include <utility>
 
 #include "config/spelling.hpp"
+#include "inspect_shm/bridge.hpp"
 #include "inspect_shm/jobs.hpp"
 #include "inspect_shm/settings.hpp"
 #include "inspection/texts.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
+#include "report/figures.hpp"
 #include "shm/base/process_state.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/barrier.hpp"
@@ -35,12 +37,6 @@ shm::JobSegments attach(const std::string& job) {
       shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
   if (!attached) throw shm::attach_error(outcome, shm::control_name(job));
   return std::move(*attached);
-}
-
-Json node_of(int node) { return node < 0 ? Json() : Json(node); }
-
-Json staleness_of(const StalenessSummary& staleness) {
-  return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
 }
 
 // The header of a control segment of another layout version; its first fields are the same in all versions. Empty for
@@ -67,6 +63,10 @@ std::optional<Json> show_header(const std::string& job) {
                 {"age_seconds", age_seconds(created)},
                 {"initial_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, initial_bytes))},
                 {"reserved_bytes", at(std::uint64_t{}, offsetof(shm::HeaderShm, reserved_bytes))}}}};
+}
+
+Json bridge_json(const std::optional<BridgeInfo>& bridge) {
+  return bridge && !bridge->error.empty() ? Json{{"error", bridge->error}} : report::figures_json(bridge);
 }
 
 }  // namespace
@@ -99,64 +99,26 @@ Json show_job(const std::string& job) {
                        {"age_seconds", info.snapshots == 0 ? Json() : Json(info.snapshot_age_seconds)},
                        {"held", info.has_snapshot},
                        {"pushes_wait", info.is_pausing_pushes}};
-  shown["bridge"] = bridge_of(job, info.instance);
+  shown["bridge"] = bridge_json(bridge_of(job, info.instance));
   shown["segments"] = Json::array();
   std::vector<std::string> names = shm::list_segments(shm::control_name(job) + ".");
   names.insert(names.begin(), shm::control_name(job));
   for (const std::string& name : names) shown["segments"].push_back({{"name", name}, {"bytes", bytes_of({name})}});
   shown["shards"] = Json::array();
   for (std::size_t shard = 0; shard < info.tasks.size(); ++shard) {
-    const TaskInfo& task = info.tasks[shard];
-    shown["shards"].push_back({{"shard", shard},
-                               {"served", task.is_alive},
-                               {"pid", task.pid},
-                               {"node", node_of(task.node)},
-                               {"huge_pages", task.huge_pages},
-                               {"variables", task.variables},
-                               {"used_bytes", task.used_bytes},
-                               {"file_bytes", task.file_bytes},
-                               {"reserved_bytes", task.reserved_bytes}});
+    shown["shards"].push_back({{"shard", shard}});
+    shown["shards"].back().update(report::figures_json(info.tasks[shard]));
   }
-  const ByteCount& bytes = info.bytes;
-  shown["bytes"] = {
-      {"values", bytes.values},     {"optimizer_slots", bytes.slots}, {"accumulators", bytes.accumulators},
-      {"reserves", bytes.reserves}, {"gradients", bytes.gradients},   {"shared_data", bytes.shared_data},
-      {"tables", bytes.tables},     {"bridge", bytes.bridge},         {"free_buffers", bytes.free_buffers},
-      {"chunk_words", bytes.chunk_words},
-      {"padding", bytes.padding},   {"control", bytes.control},       {"total", bytes.total()}};
+  shown["bytes"] = report::figures_json(info.bytes);
+  shown["bytes"]["total"] = info.bytes.total();
   return shown;
 }
 
 Json list_variables(const std::string& job) {
   const JobView view(job);
-  Json all = Json::array(), tables = Json::array();
+  Json tables = Json::array();
   for (const TableInfo& table : view.tables()) tables.push_back(facts_of(table));
-  for (const VariableInfo& variable : view.variables()) {
-    Json parts = Json::array();
-    for (const PartInfo& part : variable.parts)
-      parts.push_back({{"shard", part.shard},
-                       {"node", node_of(part.node)},
-                       {"first_row", part.first_row},
-                       {"rows", part.rows},
-                       {"bytes", part.bytes},
-                       {"slot_bytes", part.slot_bytes},
-                       {"chunks", part.chunks},
-                       {"chunk_elements", part.chunk_elements}});
-    all.push_back({{"name", variable.name},
-                   {"dtype", to_string(variable.dtype)},
-                   {"shape", variable.shape},
-                   {"rule", to_string(variable.rule)},
-                   {"layout", to_string(variable.layout)},
-                   {"lr_scale", variable.lr_scale},
-                   {"regularize", variable.regularize},
-                   {"element_count", variable.element_count},
-                   {"bytes", variable.bytes},
-                   {"slots", variable.slots},
-                   {"parts", std::move(parts)},
-                   {"updates", variable.updates},
-                   {"initialised", variable.initialised}});
-  }
-  return {{"job", job}, {"variables", std::move(all)}, {"tables", std::move(tables)}};
+  return {{"job", job}, {"variables", report::figures_json(view.variables())}, {"tables", std::move(tables)}};
 }
 
 namespace {
@@ -233,28 +195,13 @@ Json list_placement(const std::string& job) {
                      {"segment", shm::shard_name(job, where.shard)},
                      {"served", task.is_alive},
                      {"ps_pid", task.is_alive ? Json(task.pid) : Json()},
-                     {"node", node_of(where.node)},
+                     {"node", report::figures_json(inspection::node_of(where.node))},
                      {"offset", where.offset},
                      {"bytes", where.bytes},
                      {"slot_bytes", where.slot_bytes}});
     }
   return {{"job", job}, {"placement", std::move(all)}};
 }
-
-namespace {
-
-Json use_of(const std::optional<GpuUse>& gpu) {
-  if (!gpu) return {};
-  return {{"uuid", gpu->uuid},
-          {"pci_address", gpu->pci_address},
-          {"node", gpu->node < 0 ? Json() : Json(gpu->node)},
-          {"registered_bytes", gpu->registered_bytes},
-          {"pulls", gpu->pulls},
-          {"pushes", gpu->pushes},
-          {"native_adds", gpu->native_adds}};
-}
-
-}  // namespace
 
 Json list_workers(const std::string& job) {
   Json all = Json::array();
@@ -263,24 +210,8 @@ Json list_workers(const std::string& job) {
   for (const WorkerInfo& worker : workers) {
     const auto process = shm::holder_of(holders, shm::kRankByte + worker.rank);
     const bool is_stopped = worker.state == WorkerState::kAlive && process && shm::is_stopped(*process);
-    all.push_back({{"rank", worker.rank},
-                   {"state", is_stopped ? "stopped" : to_string(worker.state)},
-                   {"pid", worker.pid},
-                   {"owners", worker.owners},
-                   {"steps", worker.steps},
-                   {"pushes", worker.pushes},
-                   {"pulls", worker.pulls},
-                   {"push_retries", worker.push_retries},
-                   {"pull_retries", worker.pull_retries},
-                   {"dropped", worker.dropped},
-                   {"clock", worker.clock},
-                   {"max_clock_skew", worker.max_clock_skew},
-                   {"examples", worker.examples},
-                   {"training_loss", worker.examples != 0 ? Json(worker.loss) : Json()},
-                   {"seconds", worker.seconds},
-                   {"staleness", staleness_of(worker.staleness)},
-                   {"gpu", use_of(worker.gpu)},
-                   {"waiting_for", worker.waiting_for.empty() || is_stopped ? Json() : Json(worker.waiting_for)}});
+    all.push_back(report::figures_json(worker));
+    if (is_stopped) all.back()["state"] = "stopped", all.back()["waiting_for"] = nullptr;
   }
   return {{"job", job}, {"workers", std::move(all)}};
 }

@@ -37,10 +37,6 @@ std::string publications_as_text(const Json& listed, Columns columns);
 // Settings, segments and step state.
 Json show_job(const std::string& job);
 
-// The job's bridge to other boxes: round, boxes, age of the last round, and so on; {"error": ...} if its state is
-// unreadable; null if it has none.
-Json bridge_of(const std::string& job, std::uint64_t instance);
-
 // Whether a setting of show_job() is of general interest: it is a common one, or differs from its default.
 bool is_of_interest(const std::string& key, const Json& value);
 

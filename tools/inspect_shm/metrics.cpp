@@ -5,8 +5,10 @@
 #include <prometheus/text_serializer.h>
 
 #include <csignal>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -14,14 +16,16 @@
 #include <vector>
 
 #include "common/value_statistics.hpp"
+#include "inspect_shm/bridge.hpp"
 #include "inspect_shm/inspect.hpp"
 #include "inspect_shm/jobs.hpp"
+#include "inspect_shm/publications.hpp"
+#include "inspection/figures.hpp"
 #include "inspection/tables.hpp"
 #include "inspection/texts.hpp"
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
-#include "report/table_figures.hpp"
 #include "shm/segment/names.hpp"
 
 namespace ps_shm::inspect {
@@ -41,6 +45,19 @@ class Families {
   void counter(const char* name, const char* help, const Labels& labels, double value) {
     add(name, help, MetricType::Counter, labels).counter.value = value;
   }
+  // The figures that have a metric and a value; of a list, its length.
+  template <class Record>
+  void figures(const Record& record, const Labels& labels) {
+    inspection::for_each_figure<Record>([&](const auto& figure) {
+      const char* name = figure.shown.metric;
+      if (name == nullptr) return;
+      const std::optional<double> value = number_of(std::invoke(figure.read, record));
+      if (value && std::string_view(name).ends_with("_total"))
+        counter(name, figure.help, labels, *value);
+      else if (value)
+        gauge(name, figure.help, labels, *value);
+    });
+  }
   ClientMetric& add(const char* name, const char* help, MetricType type, const Labels& labels) {
     const auto [place, is_new] = places_.emplace(name, families_.size());
     if (is_new) families_.push_back({name, help, type, {}});
@@ -51,25 +68,29 @@ class Families {
   std::vector<MetricFamily> take() { return std::move(families_); }
 
  private:
+  template <class Value>
+  static std::optional<double> number_of(const Value& value) {
+    if constexpr (std::is_arithmetic_v<Value>) return double(value);
+    return std::nullopt;
+  }
+  template <class Value>
+  static std::optional<double> number_of(const std::optional<Value>& value) {
+    return value ? number_of(*value) : std::nullopt;
+  }
+  template <class Value>
+  static std::optional<double> number_of(const std::vector<Value>& list) {
+    return double(list.size());
+  }
+
   std::vector<MetricFamily> families_;
   std::map<std::string, std::size_t> places_;
 };
 
 void add_bytes(Families& out, const std::string& job, const ByteCount& bytes) {
-  const std::pair<const char*, std::uint64_t> parts[] = {{"control", bytes.control},
-                                                         {"values", bytes.values},
-                                                         {"optimizer_slots", bytes.slots},
-                                                         {"chunk_words", bytes.chunk_words},
-                                                         {"padding", bytes.padding},
-                                                         {"free_buffers", bytes.free_buffers},
-                                                         {"accumulators", bytes.accumulators},
-                                                         {"reserves", bytes.reserves},
-                                                         {"gradients", bytes.gradients},
-                                                         {"shared_data", bytes.shared_data},
-                                                         {"tables", bytes.tables},
-                                                         {"bridge", bytes.bridge}};
-  for (const auto& [part, count] : parts)
-    out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", part}}, double(count));
+  inspection::for_each_figure<ByteCount>([&](const auto& figure) {
+    out.gauge("ps_shm_job_bytes", "Shared memory of the job, by use.", {{"job", job}, {"part", figure.name}},
+              double(bytes.*figure.read));
+  });
 }
 
 void add_workers(Families& out, const std::string& job, const JobView& view) {
@@ -77,23 +98,11 @@ void add_workers(Families& out, const std::string& job, const JobView& view) {
   for (const WorkerInfo& worker : view.workers()) {
     ++states[worker.state];
     const Labels of = {{"job", job}, {"rank", fmt::to_string(worker.rank)}};
-    const auto counter = [&](const char* name, const char* help, std::uint64_t value) {
-      out.counter(name, help, of, double(value));
-    };
-    counter("ps_shm_worker_steps_total", "Steps of this rank whose gradient was not dropped.", worker.steps);
-    counter("ps_shm_worker_pushes_total", "Pushes of variables.", worker.pushes);
-    counter("ps_shm_worker_pulls_total", "Pulls of variables.", worker.pulls);
-    counter("ps_shm_worker_push_retries_total", "Retried pushes of chunks.", worker.push_retries);
-    counter("ps_shm_worker_pull_retries_total", "Retried pulls of chunks.", worker.pull_retries);
-    counter("ps_shm_worker_dropped_gradients_total", "Gradients that were dropped because they came too late.",
-            worker.dropped);
+    out.figures(worker, of);
     out.gauge("ps_shm_worker_forgotten",
               "1 if more than 90 % of the worker's gradients were dropped: if it has data of its own, the model lacks "
               "what only it has seen.",
               of, forgotten_text(worker.rank, worker.steps, worker.dropped).empty() ? 0 : 1);
-    counter("ps_shm_worker_examples_total", "Training examples.", worker.examples);
-    if (worker.examples != 0)
-      out.gauge("ps_shm_worker_training_loss", "Loss on the worker's last batch.", of, worker.loss);
     out.gauge("ps_shm_worker_waiting", "1 if the worker waits for others.", of, worker.waiting_for.empty() ? 0 : 1);
   }
   for (const auto& [state, count] : states)
@@ -124,8 +133,7 @@ constexpr std::uint64_t kLookedAt = 1 << 16;  // values of a variable or a table
 void add_variables(Families& out, const std::string& job, const JobView& view, bool has_values) {
   for (const VariableInfo& variable : view.variables()) {
     const Labels of = {{"job", job}, {"variable", variable.name}};
-    out.gauge("ps_shm_variable_bytes", "Size of the variable's values.", of, double(variable.bytes));
-    out.counter("ps_shm_variable_updates_total", "Pushes to the variable.", of, double(variable.updates));
+    out.figures(variable, of);
     if (!has_values || !variable.initialised) continue;
     const ValueStatistics found = statistics_of(view, variable, kLookedAt);
     out.gauge("ps_shm_variable_norm", "Euclidean norm of the finite values, estimated for large variables.", of,
@@ -138,10 +146,7 @@ void add_variables(Families& out, const std::string& job, const JobView& view, b
 void add_tables(Families& out, const std::string& job, const JobView& view, bool has_values) {
   for (const TableInfo& table : view.tables()) {
     const Labels of = {{"job", job}, {"table", table.spec.name}};
-    for (const report::TableFigure& figure : report::kTableFigures) {
-      const auto add = std::string_view(figure.metric).ends_with("_total") ? &Families::counter : &Families::gauge;
-      (out.*add)(figure.metric, figure.help, of, double(table.statistics.*figure.member));
-    }
+    out.figures(table.statistics, of);
     if (!has_values) continue;
     const OddRows found = TableReader(job, table.spec.name).odd_rows(kLookedAt);
     out.gauge("ps_shm_table_rows_read", "Rows whose values were read, which are a sample of a large table.", of,
@@ -151,31 +156,11 @@ void add_tables(Families& out, const std::string& job, const JobView& view, bool
 }
 
 void add_bridge(Families& out, const std::string& job, std::uint64_t instance) {
-  const Json bridge = bridge_of(job, instance);
-  if (bridge.is_null() || bridge.contains("error")) return;
-  const Labels of = {{"job", job}};
-  const auto number = [&](const char* name) { return bridge[name].is_number() ? bridge[name].get<double>() : 0.0; };
-  out.gauge("ps_shm_bridge_alive", "1 if the bridge to other boxes is alive.", of, bridge["alive"] ? 1 : 0);
-  out.gauge("ps_shm_bridge_boxes", "Boxes that took part in its last round.", of, double(bridge["members"].size()));
-  out.counter("ps_shm_bridge_rounds_total", "Rounds of all boxes.", of, number("round"));
-  if (!bridge["age_seconds"].is_null())
-    out.gauge("ps_shm_bridge_round_age_seconds", "Time since its last round.", of, number("age_seconds"));
-  out.gauge("ps_shm_bridge_round_seconds", "Time that the last round took.", of, number("seconds"));
-  out.gauge("ps_shm_bridge_round_sent_bytes", "Bytes that this box sent in the last round.", of, number("bytes"));
-  out.gauge("ps_shm_bridge_difference_norm", "Norm of what the boxes had done in the last round.", of, number("norm"));
-  out.counter("ps_shm_bridge_dropped_elements_total", "Elements whose change was in doubt after a death.", of,
-              number("dropped"));
-  out.counter("ps_shm_bridge_dropped_steps_total", "Steps of this box that were not finite.", of,
-              number("dropped_steps"));
-  for (const Json& table : bridge["tables"]) {
-    const auto add = [&](const char* metric, const char* help, const char* name) {
-      if (table["name"].is_string() && table[name].is_number())
-        out.gauge(metric, help, {{"job", job}, {"table", table["name"].get<std::string>()}}, table[name].get<double>());
-    };
-    add("ps_shm_bridge_table_keys", "Keys that the boxes have agreed about.", "keys");
-    add("ps_shm_bridge_table_most_keys", "The most keys whose rows the boxes exchange.", "most_keys");
-    add("ps_shm_bridge_table_cut_rows", "Rows that this box sent in its last cut.", "cut_rows");
-  }
+  const std::optional<BridgeInfo> bridge = bridge_of(job, instance);
+  if (!bridge || !bridge->error.empty()) return;
+  out.figures(*bridge, {{"job", job}});
+  for (const BridgeTable& table : bridge->tables)
+    if (table.name) out.figures(table, {{"job", job}, {"table", *table.name}});
 }
 
 void add_job(Families& out, const std::string& job, bool has_values) {
@@ -219,14 +204,8 @@ std::vector<MetricFamily> collect(const MetricsRequest& request) {
     }
   }
   if (!request.job.empty()) return out.take();
-  const Json publications = list_publications("");
-  for (const Json& row : publications["publications"]) {
-    if (row["generation"].is_null()) continue;
-    const Labels of = {{"publication", row["publication"]}};
-    out.counter("ps_shm_publication_generations_total", "Generations published.", of, row["generation"]);
-    out.gauge("ps_shm_publication_subscribers", "Subscribers.", of, double(row["subscribers"].size()));
-    out.counter("ps_shm_publication_written_bytes_total", "Bytes written by the publisher.", of, row["written_bytes"]);
-  }
+  for (const PublicationInfo& publication : find_publications(""))
+    if (publication.generation) out.figures(publication, {{"publication", publication.name}});
   return out.take();
 }
 
@@ -295,22 +274,23 @@ void serve_metrics(const MetricsRequest& request, const std::string& address, st
   pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before any thread is created, so that none of them receives a signal
   const bool is_ipv6 = address.find(':') != std::string::npos;
   if (is_ipv6 && mg_check_feature(MG_FEATURES_IPV6) == 0)
-    throw Error(fmt::format("cannot listen on [{}]: the library civetweb of this machine has no IPv6; give an IPv4 address "
-                            "with --address",
-                            address),
-                ErrorCode::kSystem);
+    throw Error(
+        fmt::format("cannot listen on [{}]: the library civetweb of this machine has no IPv6; give an IPv4 address "
+                    "with --address",
+                    address),
+        ErrorCode::kSystem);
   const std::string host = is_ipv6 ? fmt::format("[{}]", address) : address;
   const std::string place = fmt::format("{}:{}", host, port);
   // Several threads, and none waits for long: a client that sends nothing holds up no scrape.
-  const char* options[] = {"listening_ports",    place.c_str(), "num_threads", "8",
-                           "request_timeout_ms", "2000",        nullptr};
+  const char* options[] = {"listening_ports", place.c_str(), "num_threads", "8", "request_timeout_ms", "2000", nullptr};
   MetricsRequest asked = request;  // outlives the server's threads
   const std::unique_ptr<mg_context, decltype(&mg_stop)> server(mg_start(nullptr, nullptr, options), mg_stop);
   if (!server)
-    throw Error(fmt::format("cannot listen on {}: the port is in use, or no interface has that address; choose others with "
-                            "--port and --address",
-                            place),
-                ErrorCode::kSystem);
+    throw Error(
+        fmt::format("cannot listen on {}: the port is in use, or no interface has that address; choose others with "
+                    "--port and --address",
+                    place),
+        ErrorCode::kSystem);
   mg_set_request_handler(server.get(), "/metrics", answer, &asked);
   mg_server_port bound = {};
   mg_get_server_ports(server.get(), 1, &bound);

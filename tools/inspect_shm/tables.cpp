@@ -12,7 +12,7 @@
 #include "inspect_shm/inspect.hpp"
 #include "inspection/tables.hpp"
 #include "ps_shm/job_view.hpp"
-#include "report/table_figures.hpp"
+#include "report/figures.hpp"
 
 namespace ps_shm::inspect {
 namespace {
@@ -31,20 +31,9 @@ std::string share_as_text(const Json& share) {
 }  // namespace
 
 Json facts_of(const TableInfo& table) {
-  const TableStatistics& counts = table.statistics;
-  Json facts = {{"name", table.spec.name},
-                {"dtype", to_string(table.spec.dtype)},
-                {"row_size", table.spec.row_size},
-                {"row_bytes", table.row_bytes},
-                {"rule", to_string(table.spec.rule.value_or(UpdateRule::kSgd))},
-                {"evict", to_string(table.spec.evict)},
-                {"ttl", table.spec.ttl},
-                {"admit_after", table.spec.admit_after},
-                {"parts", table.parts},
-                {"buckets", table.buckets},
-                {"load", double(counts.rows) / double(table.buckets)}};
-  for (const report::TableFigure& figure : report::kTableFigures) facts[figure.name] = counts.*figure.member;
-  facts["hit_rate"] = hit_rate(counts.hits, counts.misses);
+  Json facts = report::figures_json(table);
+  facts.update(report::figures_json(table.statistics));
+  facts["hit_rate"] = hit_rate(table.statistics.hits, table.statistics.misses);
   return facts;
 }
 

@@ -5,13 +5,15 @@
 #include <algorithm>
 #include <ctime>
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "inspect_shm/cells.hpp"
 #include "inspect_shm/inspect.hpp"
+#include "inspection/figures.hpp"
 
 namespace ps_shm::inspect {
 namespace {
@@ -184,11 +186,12 @@ std::string job_as_text(const Json& shown, Columns columns) {
   const double total = bytes["total"].get<double>();
   text += "memory use\n";
   std::vector<std::string> parts;
-  for (const char* key : {"values", "optimizer_slots", "tables", "accumulators", "gradients", "shared_data", "bridge",
-                          "free_buffers", "chunk_words", "reserves", "padding", "control"})
-    if (!columns || bytes[key] != 0)
-      parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", key, bytes_as_text(bytes[key]),
-                                  100 * bytes[key].get<double>() / total));
+  inspection::for_each_figure<ByteCount>([&](const auto& figure) {
+    const Json& part = bytes[figure.name];
+    if (!columns || part != 0)
+      parts.push_back(fmt::format("  {:<16} {:>10} {:>6.1f} %", figure.name, bytes_as_text(part),
+                                  100 * part.template get<double>() / total));
+  });
   text += report::listed(parts, columns) + fmt::format("  {:<16} {:>10}\n", "total", bytes_as_text(bytes["total"]));
   return fitted(text, columns);
 }
@@ -246,56 +249,48 @@ std::string placement_as_text(const Json& listed, Columns columns) {
   return rows.size() == 1 ? "no variables\n" : table(rows, columns);
 }
 
+namespace {
+
+template <class Value>
+struct WithoutOptional {
+  using Type = Value;
+};
+template <class Value>
+struct WithoutOptional<std::optional<Value>> {
+  using Type = Value;
+};
+
+std::string cell_of(const Json& value, inspection::Unit unit) {
+  if (value.is_null() || unit == inspection::Unit::kNone) return cell(value);
+  return unit == inspection::Unit::kBytes ? bytes_as_text(value) : fmt::format("{:.2f}", value.get<double>());
+}
+
+// Adds a column for each figure with a title, also of the records within these records, if any has one.
+template <class Record>
+void add_columns(const std::vector<Json>& records, bool has_all, std::vector<Row>& rows) {
+  inspection::for_each_figure<Record>([&](const auto& figure) {
+    std::vector<Json> values;
+    for (const Json& record : records) values.push_back(record.is_null() ? Json() : record[figure.name]);
+    using Value =
+        typename WithoutOptional<std::decay_t<std::invoke_result_t<decltype(figure.read), const Record&>>>::Type;
+    if constexpr (inspection::kHasFigures<Value>) {
+      if (!std::all_of(values.begin(), values.end(), [](const Json& value) { return value.is_null(); }))
+        add_columns<Value>(values, has_all, rows);
+    } else if (figure.shown.title != nullptr && (has_all || figure.shown.is_common)) {
+      rows[0].emplace_back(figure.shown.title);
+      for (std::size_t i = 0; i < values.size(); ++i) rows[i + 1].push_back(cell_of(values[i], figure.shown.unit));
+    }
+  });
+}
+
+}  // namespace
+
 // On a terminal the columns that most people need, so that a row fits on a line.
 std::string workers_as_text(const Json& listed, Columns columns) {
-  if (listed["workers"].empty()) return "no worker has joined yet\n";
-  const auto retries = [](const Json& row) {
-    return fmt::to_string(row["push_retries"].get<std::uint64_t>() + row["pull_retries"].get<std::uint64_t>());
-  };
-  const auto of = [](const char* key) { return [key](const Json& row) { return cell(row[key]); }; };
-  const auto stale = [](const char* key) { return [key](const Json& row) { return cell(row["staleness"][key]); }; };
-  const auto mean = [](const Json& row) { return fmt::format("{:.2f}", row["staleness"]["mean"].get<double>()); };
-  const auto of_gpu = [](const char* key) {
-    return [key](const Json& row) { return row["gpu"].is_null() ? "-" : cell(row["gpu"][key]); };
-  };
-  const auto registered = [](const Json& row) {
-    return row["gpu"].is_null() ? "-" : bytes_as_text(row["gpu"]["registered_bytes"]);
-  };
-  const bool has_gpus = std::any_of(listed["workers"].begin(), listed["workers"].end(),
-                                    [](const Json& row) { return !row["gpu"].is_null(); });
-  struct {
-    const char* title;
-    bool is_common;
-    std::function<std::string(const Json&)> cell;
-    bool is_of_gpus = false;
-  } const kAll[] = {{"RANK", true, of("rank")},
-                    {"STATE", true, of("state")},
-                    {"PID", true, of("pid")},
-                    {"OWNERS", false, of("owners")},
-                    {"STEPS", true, of("steps")},
-                    {"PUSHES", false, of("pushes")},
-                    {"PULLS", false, of("pulls")},
-                    {"RETRIES", false, retries},
-                    {"DROPPED", true, of("dropped")},
-                    {"CLOCK", false, of("clock")},
-                    {"MAX CLOCK SKEW", false, of("max_clock_skew")},
-                    {"STALENESS", true, mean},
-                    {"P99", true, stale("p99")},
-                    {"MAX", false, stale("max")},
-                    {"LOSS", true, of("training_loss")},
-                    {"GPU", false, of_gpu("pci_address"), true},
-                    {"UUID", false, of_gpu("uuid"), true},
-                    {"NODE", false, of_gpu("node"), true},
-                    {"REGISTERED", false, registered, true},
-                    {"PULLED BY", false, of_gpu("pulls"), true},
-                    {"PUSHED", false, of_gpu("pushes"), true},
-                    {"WAITING FOR", true, of("waiting_for")}};
-  std::vector<Row> rows(1 + listed["workers"].size());
-  for (const auto& column : kAll) {
-    if ((columns && !column.is_common) || (column.is_of_gpus && !has_gpus)) continue;
-    rows[0].emplace_back(column.title);
-    for (std::size_t i = 0; i < listed["workers"].size(); ++i) rows[i + 1].push_back(column.cell(listed["workers"][i]));
-  }
+  const Json& workers = listed["workers"];
+  if (workers.empty()) return "no worker has joined yet\n";
+  std::vector<Row> rows(1 + workers.size());
+  add_columns<WorkerInfo>({workers.begin(), workers.end()}, !columns, rows);
   return table(rows, columns) + (columns ? fitted("--wide shows more columns\n", columns) : "");
 }
 

@@ -12,8 +12,8 @@
 
 #include "config/modes.hpp"
 #include "inspection/texts.hpp"
+#include "report/figures.hpp"
 #include "report/gpu_summary.hpp"
-#include "report/table_figures.hpp"
 #include "train/loop/count_model.hpp"
 
 namespace ps_shm::report {
@@ -26,10 +26,6 @@ std::string decimal(const std::optional<double>& value) { return value ? decimal
 Json number_or_null(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0.0; }
-
-Json to_json(const StalenessSummary& staleness) {
-  return {{"mean", staleness.mean}, {"p50", staleness.p50}, {"p99", staleness.p99}, {"max", staleness.max}};
-}
 
 // Names of the phases, in the order of a step.
 constexpr std::pair<const char*, double train::PhaseSeconds::*> kPhases[] = {
@@ -50,12 +46,6 @@ constexpr std::pair<const char*, std::optional<double> Metrics::*> kMetrics[] = 
                                                                                  {"auc", &Metrics::auc},
                                                                                  {"log_loss", &Metrics::log_loss},
                                                                                  {"rmse", &Metrics::rmse}};
-
-Json to_json(const TableStatistics& table) {
-  Json json;
-  for (const TableFigure& figure : kTableFigures) json[figure.name] = table.*figure.member;
-  return json;
-}
 
 Metrics read_metrics(const Json& json) {
   Metrics metrics;
@@ -234,7 +224,7 @@ Json to_json(const WorkerReport& worker, bool is_count) {
     json["examples_per_second"] = per_second(worker.examples, worker.seconds);
     json["training_loss"] = number_or_null(worker.loss);
   }
-  json["staleness"] = to_json(worker.staleness);
+  json["staleness"] = figures_json(worker.staleness);
   json["retries"] = worker.retries;
   json["dropped"] = worker.dropped;
   if (worker.phases) json["seconds_in"] = to_json(*worker.phases);
@@ -271,7 +261,7 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
   json["began"] = began_unix;
   if (keyed) {
     add(json["test"], "", keyed->test);
-    json["table"] = to_json(keyed->table);
+    json["table"] = figures_json(keyed->table);
   }
   return json.dump();
 }
@@ -280,8 +270,8 @@ std::optional<KeyedResult> read_keyed(const Json& of_worker) {
   if (!of_worker.contains("test") || !of_worker.contains("table")) return std::nullopt;
   KeyedResult keyed;
   keyed.test = read_metrics(of_worker["test"]);
-  for (const TableFigure& figure : kTableFigures)
-    keyed.table.*figure.member = of_worker["table"].value(figure.name, std::uint64_t{0});
+  inspection::for_each_figure<TableStatistics>(
+      [&](const auto& figure) { keyed.table.*figure.read = of_worker["table"].value(figure.name, std::uint64_t{0}); });
   return keyed;
 }
 
@@ -333,7 +323,7 @@ Json to_json(const RunReport& run) {
       add(one, "", point.metrics);
       json[key].push_back(std::move(one));
     }
-  json["staleness"] = to_json(run.staleness);
+  json["staleness"] = figures_json(run.staleness);
   if (!run.staleness_counts.empty()) {
     Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
     for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
@@ -342,7 +332,7 @@ Json to_json(const RunReport& run) {
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;
   if (run.table)
-    json["table"] = to_json(*run.table);
+    json["table"] = figures_json(*run.table);
   else
     json["digest"] = fmt::format("{:016x}", run.digest);
   json["per_worker"] = Json::array();

@@ -48,18 +48,10 @@ Model made_up() {
                    .evicted_per_second = 3,
                    .hit_rate = 0.25},
                   {.name = "users", .hit_rate = {}}};
-  model.bridge = BridgeFacts{.is_alive = true,
-                             .box = 1,
-                             .boxes = 3,
-                             .round = 12,
-                             .members = 2,
-                             .dropped = 0,
-                             .dropped_steps = 4,
-                             .bytes = 1 << 20,
-                             .seconds = 0.5,
-                             .norm = 2.5,
-                             .age_seconds = 3,
-                             .full_tables = {}};
+  inspect::BridgeInfo& bridge = model.bridge.emplace();
+  bridge.is_alive = true, bridge.box = 1, bridge.boxes = 3, bridge.round = 12, bridge.members = {0, 2};
+  bridge.dropped = 0, bridge.dropped_steps = 4, bridge.bytes = 1 << 20;
+  bridge.seconds = 0.5, bridge.norm = 2.5, bridge.age_seconds = 3;
   for (std::uint32_t rank = 0; rank < 3; ++rank) {
     WorkerRow& worker = model.workers.emplace_back();
     worker.rank = rank, worker.pid = 100 + rank, worker.device = "cpu", worker.steps = 400 + rank;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "inspect_shm/bridge.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/types.hpp"
 
@@ -72,16 +73,6 @@ struct TableFacts {  // of a table by key
   std::optional<double> hit_rate;  // of the pulls in the last seconds
 };
 
-struct BridgeFacts {  // of the bridge to other boxes
-  bool is_alive = false;
-  std::uint64_t box = 0, boxes = 0, round = 0, members = 0;  // members: boxes in the last round
-  std::uint64_t dropped = 0, dropped_steps = 0;
-  std::uint64_t bytes = 0;               // that this box sent in the last round
-  double seconds = 0, norm = 0;          // of the last round, and of the difference that it added up
-  std::optional<double> age_seconds;     // of the last round
-  std::vector<std::string> full_tables;  // by key: the boxes have agreed about as many keys as they may
-};
-
 struct Model {
   std::string job, state;  // "live", "orphaned", "dead", "removed"
   bool is_finished = false;
@@ -104,7 +95,7 @@ struct Model {
   std::vector<WorkerRow> workers;
   std::vector<std::string> alerts;  // conditions that need attention, in sentences
   std::vector<TableFacts> tables;
-  std::optional<BridgeFacts> bridge;
+  std::optional<inspect::BridgeInfo> bridge;
   std::vector<VariableRow> variables;
   std::size_t chosen = 0;            // index into `variables`, for the next two
   std::vector<PieceRow> pieces;      // those that were read, in order

@@ -11,6 +11,7 @@
 #include "config/live_rows.hpp"
 #include "inspect_shm/watch/lists.hpp"
 #include "inspect_shm/watch/map.hpp"
+#include "inspection/figures.hpp"
 #include "report/terminal.hpp"
 
 namespace ps_shm::watch {
@@ -42,14 +43,16 @@ std::string table_text(const TableFacts& table) {
                      table.hit_rate ? fmt::format("{:.0f} %", 100 * *table.hit_rate) : "-", short_bytes(table.bytes));
 }
 
-std::string bridge_text(const BridgeFacts& bridge) {
-  std::string text = fmt::format("box {} of {}   round {}", bridge.box, bridge.boxes, bridge.round);
+std::string bridge_text(const inspect::BridgeInfo& bridge) {
+  std::string text = fmt::format("box {} of {}   round {}", bridge.box.value_or(0), bridge.boxes.value_or(0),
+                                 bridge.round.value_or(0));
   if (bridge.age_seconds)
-    text += fmt::format(" with {}, {} ago   {} and {} a round   difference {}", bridge.members,
-                        short_seconds(*bridge.age_seconds), short_seconds(bridge.seconds), short_bytes(bridge.bytes),
-                        short_number(bridge.norm));
-  if (bridge.dropped != 0 || bridge.dropped_steps != 0)
-    text += fmt::format("   dropped: {} elements, {} steps", bridge.dropped, bridge.dropped_steps);
+    text += fmt::format(" with {}, {} ago   {} and {} a round   difference {}", bridge.members.size(),
+                        short_seconds(*bridge.age_seconds), short_seconds(bridge.seconds.value_or(0)),
+                        short_bytes(bridge.bytes.value_or(0)), short_number(bridge.norm.value_or(0)));
+  if (bridge.dropped.value_or(0) != 0 || bridge.dropped_steps.value_or(0) != 0)
+    text +=
+        fmt::format("   dropped: {} elements, {} steps", bridge.dropped.value_or(0), bridge.dropped_steps.value_or(0));
   return text;
 }
 
@@ -125,12 +128,10 @@ Line workers_line(const Model& model) {
 
 std::string memory_text(const ByteCount& bytes) {
   std::string memory = short_bytes(bytes.total());
-  for (const auto& [name, count] :
-       {std::pair("values", bytes.values), std::pair("slots", bytes.slots),
-        std::pair("free buffers", bytes.free_buffers), std::pair("gradients", bytes.gradients),
-        std::pair("reserves", bytes.reserves), std::pair("data", bytes.shared_data), std::pair("tables", bytes.tables),
-        std::pair("bridge", bytes.bridge)})
-    if (count != 0) memory += fmt::format("   {} {}", name, short_bytes(count));
+  inspection::for_each_figure<ByteCount>([&](const auto& figure) {
+    if (figure.shown.title != nullptr && bytes.*figure.read != 0)
+      memory += fmt::format("   {} {}", figure.shown.title, short_bytes(bytes.*figure.read));
+  });
   return memory;
 }
 

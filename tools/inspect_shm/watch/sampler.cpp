@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "common/value_statistics.hpp"
-#include "inspect_shm/inspect.hpp"
+#include "inspect_shm/bridge.hpp"
 #include "inspect_shm/watch/text.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/names.hpp"
@@ -85,32 +85,13 @@ void Sampler::read_job() {
   model_.age_seconds =
       std::max(0.0, std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count() -
                         double(info.created_unix_ns) * 1e-9);
-  read_bridge(info.instance);
+  model_.bridge = inspect::bridge_of(model_.job, info.instance);
+  if (model_.bridge && !model_.bridge->error.empty()) model_.bridge.reset();
   model_.shm_bytes = shm::shm_capacity_bytes(), model_.shm_free_bytes = shm::shm_free_bytes();
   std::uint64_t variables = 0;
   for (const TaskInfo& task : info.tasks) variables += task.variables;
   info_age_ = variables < kMany ? kSoon : kLate;
   model_.state = info.served ? "live" : "dead";  // read_workers() knows the workers
-}
-
-void Sampler::read_bridge(std::uint64_t instance) {
-  const inspect::Json bridge = inspect::bridge_of(model_.job, instance);
-  model_.bridge.reset();
-  if (bridge.is_null() || bridge.contains("error")) return;
-  const auto count = [&](const char* name) {
-    return bridge[name].is_number_unsigned() ? bridge[name].get<std::uint64_t>() : 0;
-  };
-  const auto number = [&](const char* name) { return bridge[name].is_number() ? bridge[name].get<double>() : 0.0; };
-  BridgeFacts& facts = model_.bridge.emplace();
-  facts.is_alive = bridge["alive"];
-  facts.box = count("box"), facts.boxes = count("boxes"), facts.round = count("round");
-  facts.members = bridge["members"].size();
-  facts.dropped = count("dropped"), facts.dropped_steps = count("dropped_steps"), facts.bytes = count("bytes");
-  facts.seconds = number("seconds"), facts.norm = number("norm");
-  if (bridge["age_seconds"].is_number()) facts.age_seconds = number("age_seconds");
-  for (const inspect::Json& table : bridge["tables"])
-    if (table["name"].is_string() && table["keys"].is_number() && table["keys"] == table["most_keys"])
-      facts.full_tables.push_back(table["name"]);
 }
 
 void Sampler::read_state() {
@@ -254,8 +235,8 @@ std::uint64_t Sampler::read_values(std::size_t number, std::uint64_t elements) {
     values.insert(values.end(), piece.begin(), piece.end());
   }
   const std::span<const std::byte> bytes = std::as_bytes(std::span(values));
-  const inspect::ValueStatistics found = inspect::statistics_of(
-      facts.array_dtype, bytes.first(std::min<std::size_t>(bytes.size(), size)), facts.elements);
+  const inspect::ValueStatistics found =
+      inspect::statistics_of(facts.array_dtype, bytes.first(std::min<std::size_t>(bytes.size(), size)), facts.elements);
   ValueFacts& known = known_[number].facts;
   known.norm = found.norm, known.min = inspect::as_double(found.min), known.max = inspect::as_double(found.max);
   known.nans = found.nans, known.infs = found.infinites;
@@ -400,8 +381,10 @@ void Sampler::find_alerts() {
   if (model_.bridge && !model_.bridge->is_alive && !model_.is_finished)
     say("the bridge to other boxes is not running: this box trains on by itself");
   if (model_.bridge)
-    for (const std::string& table : model_.bridge->full_tables)
-      say(fmt::format("table {}: the boxes exchange as many keys as --table-keys allows, and no others", table));
+    for (const inspect::BridgeTable& table : model_.bridge->tables)
+      if (table.name && table.keys && table.keys == table.most_keys)
+        say(fmt::format("table {}: the boxes exchange as many keys as --table-keys allows, and no others",
+                        *table.name));
   constexpr std::uint64_t kLeast = 20;  // a twentieth
   if (model_.shm_free_bytes < model_.shm_bytes / kLeast)
     say(fmt::format("/dev/shm is nearly full: {} of {} are left", short_bytes(model_.shm_free_bytes),

@@ -58,7 +58,6 @@ class Sampler {
   void read_state();
   void read_workers();
   void read_tables();
-  void read_bridge(std::uint64_t instance);
   void read_variables(const Wanted& wanted);
   std::uint64_t read_values(std::size_t number, std::uint64_t elements);
   void read_ratio(std::size_t number);
