@@ -172,8 +172,6 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         self.assert_fails(1, run(*launch, "--model", "softmax", "--steps", "90"), "belongs to another model",
                           "sm_w is float32 [128, 10] there and float32 [64, 10] here", "it has also hid_b, hid_w")
         self.assert_fails(1, run(*launch, "--steps", "90", "--fresh-start"), "--fresh-start", "is not empty")
-        self.assert_fails(2, run("launch_shm", "--keep-checkpoints", "3"), "give --checkpoint-dir DIR")
-        self.assert_fails(2, run("worker_shm", "--job", self.job, "--checkpoint-dir", self.folder), "give it to ps_shm")
         facts = self.folder / "step-60/checkpoint.json"
         facts.write_text(facts.read_text().replace('"version": 1', '"version": 0'))
         self.assert_fails(1, run(*launch, "--steps", "90"), "none is complete", "of format version 0; this build reads version 1")

@@ -150,12 +150,6 @@ class Evaluation(ProcessTest):
                               (["--model", "logistic"], "'w'")):
             with self.subTest(says):
                 self.assert_fails(1, support.finish(self.evaluator(*options)), says)
-        for options, says in ((["--model", "count"], "count has no loss"), (["--rank", "0"], "does not train"),
-                              (["--publication", "a/b"], "a/b")):
-            with self.subTest(says):
-                self.assert_fails(2, support.finish(self.evaluator(*options)), says)
-        self.assert_fails(2, run("worker_shm", "--job", self.job, "--evaluate-every", "5s"), "--evaluate")
-        self.assert_fails(2, run("launch_shm", "--model", "count", "--evaluate-every", "5s"), "count has no loss")
         worker.terminate()
         support.finish(worker)
         ps.terminate()

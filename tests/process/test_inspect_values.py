@@ -5,7 +5,6 @@ import json
 import math
 import pathlib
 import shutil
-import signal
 import tempfile
 
 import support

@@ -3,12 +3,10 @@ import fcntl
 import json
 import os
 import pathlib
-import re
 import signal
 import struct
 import tempfile
 import time
-import unittest
 
 import streams
 import support

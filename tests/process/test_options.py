@@ -88,7 +88,6 @@ class Help(ProcessTest):
             self.assertGreaterEqual(min(len(times), len(sizes)), 3)
         for time in times:
             self.assertEqual(run("ps_shm", "--job", self.job, "--linger", time, "--help")[0], 0, time)
-        self.assert_fails(2, run("ps_shm", "--job", self.job, "--linger", "soon", "--help"), "'soon' is not a time")
         intervals = re.search(r"INTERVAL is a time with its unit, or global steps: ([^.]+)\.", text)[1]
         for interval in re.split(", | or ", intervals):
             self.assertEqual(run("ps_shm", "--job", self.job, "--publish-every", interval, "--help")[0], 0, interval)
@@ -186,24 +185,6 @@ class Inspector(ProcessTest):
                 self.assert_fails(2, run("inspect_shm", "set", "--job", self.job, change), *words)
         ps.terminate()
         support.finish(ps)
-
-
-class Messages(ProcessTest):
-    def test_the_command_line_and_the_library_name_the_option(self):
-        for words, options in ((("--workers must be at least 1",), ("--workers", "0")),
-                               (("--threads must be at most 64",), ("--threads", "65")),
-                               (("--momentum must be at least 0 and less than 1",), ("--momentum", "1")),
-                               (("--steps: 'many' is not an integer",), ("--steps", "many")),
-                               (("--mode: unknown mode 'fast'; expected async|ssp|sync",), ("--mode", "fast")),
-                               (("--mode sync needs --layout versioned",), ("--mode", "sync", "--layout", "inplace")),
-                               (("--staleness is the bound of mode ssp",), ("--staleness", "2")),
-                               (("--stale-limit needs --mode async or ssp",), ("--mode", "sync", "--stale-limit", "3")),
-                               (("--stale-limit: 'old' is not an integer",), ("--stale-limit", "old")),
-                               (("--stale-limit must be at least 0",), ("--stale-limit", "-1")),
-                               (("--place w=1: shards are 0 to 0",), ("--place", "w=1"))):
-            with self.subTest(options):
-                self.assert_fails(2, run("ps_shm", "--job", self.job, *options), *words)
-        self.assert_fails(2, run("ps_shm", "--job", self.job, env={"PS_SHM_THREADS": "0"}), "PS_SHM_THREADS must be at least 1")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import random
 import shutil
 import signal
 import tempfile
-import unittest
 
 from support import ProcessTest, finish, main, new_job, programs_of, run, segments, stop, wait_until, workers_of
 
@@ -183,16 +182,6 @@ class ReplayTest(ProcessTest):
         first.unlink()
         self.assertEqual(run("launch_shm", "--replay", self.record).code, 1)
         self.assertIn("launch.json is missing", run("launch_shm", "--replay", self.folder).err)
-
-    def test_what_has_no_order_is_refused_by_name(self):
-        for words, *options in (("mode sync", "--mode", "sync"), ("--layout versioned", "--layout", "inplace"),
-                                ("rows", "--model", "logistic"), ("count", "--model", "count"),
-                                ("--threads", "--threads", "2"), ("--workers N", "--workers", "2..4"),
-                                ("--device cpu", "--device", "1:simulated"),
-                                ("local steps", "--push-every", "4", "--lr-schedule", "cosine:100")):
-            with self.subTest(options):
-                self.assert_fails(2, run("launch_shm", "--record", self.record, *options), "--record", words)
-        self.assertFalse(self.record.exists())
 
     def test_options_of_the_job_are_the_records(self):
         self.launch("--steps", 300, "--record", self.record)

@@ -233,19 +233,6 @@ class Ends(Several):
 
 
 class Refusals(ProcessTest):
-    def test_what_processes_of_several_workers_do_not_do(self):
-        for arguments, words in (
-                (("launch_shm", "--workers", "2..4", "--workers-per-process", 2), "added and removed one by one"),
-                (("launch_shm", "--workers-per-process", 2, "--delay", "1:5ms"), "the same settings"),
-                (("launch_shm", "--workers-per-process", "auto", "--device", "cpu,1:cpu"), "the same settings"),
-                (("launch_shm", "--workers-per-process", 2, "--", "true"), "an option of worker_shm only"),
-                (("launch_shm", "--workers-per-process", 0), "at least 1"),
-                (("worker_shm", "--standalone", "--workers-per-process", 2), "leave --standalone out"),
-                (("worker_shm", "--job", "x", "--evaluate", "--workers-per-process", 2), "--evaluate"),
-                (("worker_shm", "--job", "x", "--rank", 254, "--workers-per-process", 3), "ranks 254 to 256")):
-            with self.subTest(arguments):
-                self.assert_fails(2, run(*arguments), arguments[0], words)
-
     def test_a_process_that_does_not_take_it_ignores_the_environment(self):
         variable = {"PS_SHM_WORKERS_PER_PROCESS": "2"}
         code, out, err = run("worker_shm", "--standalone", "--steps", 20, "--json", env=variable)

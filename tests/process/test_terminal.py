@@ -3,7 +3,6 @@ summary, --help."""
 import os
 import re
 import signal
-import unittest
 
 import streams
 import support

@@ -122,7 +122,6 @@ class TraceTest(ProcessTest):
 
     def test_mistakes_are_told(self):
         self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace", "cannot be written")
-        self.assert_fails(2, run("launch_shm", "--model", "count", "--trace", self.file), "--trace", "count")
 
 
 if __name__ == "__main__":

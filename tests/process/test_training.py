@@ -103,11 +103,6 @@ class NotFinite(ProcessTest):
             self.assertEqual(err.count("was reset to checkpoint"), 3, err)
             self.assertRegex(err, r"stops: the loss is nan .*, again, and checkpoint .* was restored 3 times")
 
-    def test_restore_needs_the_folder(self):
-        self.assert_fails(2, self.diverge("--on-nan", "restore"), "--on-nan restore: give --checkpoint-dir DIR")
-        self.assert_fails(2, support.run("worker_shm", "--standalone", "--on-nan", "restore", "--checkpoint-dir", "x"),
-                          "with --standalone choose --on-nan stop")
-
 
 class BFloat16(ProcessTest):
     """--dtype bfloat16: values in half the memory. In sync mode each run has the same bits."""
