@@ -1,6 +1,5 @@
-// The command lines of ps_shm, worker_shm and launch_shm: every option, its environment variable and its checks.
-//
-// If an option such as --lr-schedule is not given, PS_SHM_LR_SCHEDULE is read; an empty variable counts as not set.
+// The command lines of worker_shm and launch_shm, as ps_options.hpp has that of ps_shm: every option, its environment
+// variable and its checks.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/ps_options.hpp"
 #include "config/interval.hpp"
 #include "device/probe.hpp"
 #include "ps_shm/gpu.hpp"
@@ -20,49 +20,6 @@
 #include "train/loop/sparse_trainer.hpp"
 
 namespace ps_shm::tools {
-
-// What a ps publishes.
-struct PublishSettings {
-  std::string name;  // of the publication; empty: nothing is published
-  config::Interval every = {.steps = 100};
-  bool averages = false;  // publish the moving averages of variables that have them
-  bool partial = false;   // publish states with a part of an unfinished push, too
-
-  bool operator==(const PublishSettings&) const = default;
-};
-
-// Where and when checkpoints are written.
-struct CheckpointSettings {
-  std::string dir;  // empty: no checkpoints
-  config::Interval every{.seconds = 600};
-  std::uint64_t keep = 5;  // number of newest checkpoints to keep
-  bool keep_best = false;
-  std::uint64_t max_file_bytes = 5'000'000'000;
-  bool fresh = false;
-
-  bool operator==(const CheckpointSettings&) const = default;
-};
-
-// Summaries for TensorBoard.
-struct SummarySettings {
-  std::string dir;  // empty: no summaries
-  config::Interval every = {.seconds = 10};
-
-  bool operator==(const SummarySettings&) const = default;
-};
-
-struct PsSettings {
-  JobConfig job;
-  CheckpointSettings checkpoint;
-  PublishSettings publish;
-  SummarySettings summary;
-  std::optional<std::uint32_t> task;  // one of job.ps_tasks; none: all of them in this process
-  WaitLimit wait_job = Seconds(60);  // how long a task other than 0 waits for task 0
-  bool keep_segments = false;
-  bool adopt = false;
-
-  bool operator==(const PsSettings&) const = default;
-};
 
 // Additional settings of sparse models and their data.
 struct SparseSettings {
@@ -175,12 +132,8 @@ inline constexpr double kDefaultTestShare = 0.1;
 // The environment variables of all options of all programs.
 std::vector<std::string> option_variables();
 
-// Each fills `settings`, or returns the exit code with which the program ends now: 0 after --help, 2 after one
-// line on stderr about wrong usage.
-std::optional<int> parse(int argc, char** argv, PsSettings& settings);
+// As for ps_shm.
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings);
 std::optional<int> parse(int argc, char** argv, LaunchSettings& settings);
-
-inline constexpr int kFailed = 1, kWrongUsage = 2, kInterrupted = 130;
 
 }  // namespace ps_shm::tools

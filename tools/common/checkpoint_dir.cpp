@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <filesystem>
-#include <vector>
 
 #include "ps_shm/errors.hpp"
 
@@ -22,13 +21,6 @@ std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
                     "its checkpoint",
                     settings.dir));
   return std::nullopt;
-}
-
-std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters, DType dtype) {
-  std::vector<VariableSpec> all;
-  for (const train::ParameterSpec& one : parameters)
-    all.push_back({.name = one.name, .shape = {one.shape.begin(), one.shape.end()}, .dtype = dtype});
-  return all;
 }
 
 std::optional<std::string> why_done(const Checkpoint& checkpoint, const JobConfig& job) {

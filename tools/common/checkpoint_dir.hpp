@@ -5,13 +5,10 @@
 #include <exception>
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
-#include "cli/options.hpp"
+#include "cli/ps_options.hpp"
 #include "ps_shm/checkpoint.hpp"
-#include "train/models/dense/model.hpp"
 
 namespace ps_shm::tools {
 
@@ -19,9 +16,6 @@ namespace ps_shm::tools {
 // if there are checkpoints but none is complete, or with --fresh-start if the folder is not empty.
 std::optional<Checkpoint> find_beginning(const CheckpointSettings& settings,
                                          const std::function<void(const std::string&)>& log);
-
-// The variables of a model, as Checkpoint::require() takes them.
-std::vector<VariableSpec> variables_of(std::span<const train::ParameterSpec> parameters, DType dtype = DType::kFloat32);
 
 // If the run has already done all its steps by then, so that nothing is left to do: the message that says so.
 std::optional<std::string> why_done(const Checkpoint& checkpoint, const JobConfig& job);

@@ -7,11 +7,11 @@
 #include <optional>
 #include <string>
 
-#include "cli/options.hpp"
+#include "cli/ps_options.hpp"
 #include "config/interval.hpp"
 #include "config/setting.hpp"
 #include "persistence/event_file.hpp"
-#include "report/summary.hpp"
+#include "persistence/summary.hpp"
 
 namespace ps_shm::tools {
 
@@ -59,10 +59,5 @@ std::string settings_table(const config::Settings<Struct>& rows, const Struct& s
 
 // Where the summaries are, and how to look at them.
 std::string summaries_line(const std::string& dir);
-
-// Metrics of a model with the parameters of a step, and with their moving averages.
-void add_metrics(persistence::Summary& summary, const report::Metrics& metrics, const std::string& prefix = "");
-void write_test(const SummarySettings& settings, std::uint64_t step, const report::Metrics& test,
-                const std::optional<report::Metrics>& average_test, LogCallback log);
 
 }  // namespace ps_shm::tools

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/metric_summaries.hpp"
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
 #include "config/modes.hpp"

@@ -136,7 +136,7 @@ void check_room(const LaunchSettings& settings, const Workload* workload) {
 std::optional<Checkpoint> checked_beginning(const LaunchSettings& settings, const Workload* workload) {
   std::optional<Checkpoint> checkpoint = find_beginning(settings.ps.checkpoint, {});
   if (checkpoint && workload != nullptr)
-    checkpoint->require(variables_of(workload->variables(), settings.training.dtype));
+    checkpoint->require(train::variables_of(workload->variables(), settings.training.dtype));
   return checkpoint;
 }
 

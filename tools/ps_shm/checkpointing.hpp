@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/options.hpp"
+#include "cli/ps_options.hpp"
 #include "common/checkpoint_dir.hpp"
 #include "common/repeating.hpp"
 #include "config/interval.hpp"

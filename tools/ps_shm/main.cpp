@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "cli/options.hpp"
 #include "cli/output.hpp"
+#include "cli/ps_options.hpp"
 #include "common/checkpoint_dir.hpp"
 #include "common/children.hpp"
 #include "ps_shm/checkpointing.hpp"

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "cli/options.hpp"
+#include "cli/ps_options.hpp"
 #include "common/repeating.hpp"
 #include "config/interval.hpp"
 #include "ps_shm/job_view.hpp"

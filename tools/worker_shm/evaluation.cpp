@@ -11,6 +11,7 @@
 
 #include "cli/output.hpp"
 #include "common/children.hpp"
+#include "common/metric_summaries.hpp"
 #include "common/repeating.hpp"
 #include "common/summaries.hpp"
 #include "common/workload.hpp"

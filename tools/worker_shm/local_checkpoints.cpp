@@ -21,7 +21,7 @@ LocalCheckpoints::LocalCheckpoints(const WorkerSettings& settings, std::span<con
   dir_.emplace(settings.checkpoint.dir);
   begun_with_ = find_beginning(settings.checkpoint, tell);
   if (begun_with_) {
-    begun_with_->require(variables_of(variables));
+    begun_with_->require(train::variables_of(variables));
     const std::optional<std::string> done = why_done(*begun_with_, config);
     if (done) tell(*done);  // the run makes no step, and reports what the checkpoint has
     config.restore = begun_with_->folder();

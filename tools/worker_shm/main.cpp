@@ -11,6 +11,7 @@
 #include "cli/options.hpp"
 #include "cli/output.hpp"
 #include "common/children.hpp"
+#include "common/metric_summaries.hpp"
 #include "common/warm_start.hpp"
 #include "common/workload.hpp"
 #include "persistence/tensor_files.hpp"

@@ -8,6 +8,7 @@
 
 #include "cli/output.hpp"
 #include "common/children.hpp"
+#include "common/metric_summaries.hpp"
 #include "common/sparse_setup.hpp"
 #include "common/workload.hpp"
 #include "ps_shm/errors.hpp"

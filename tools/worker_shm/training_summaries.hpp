@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "cli/options.hpp"
 #include "common/summaries.hpp"
 #include "train/log/step_observer.hpp"
 #include "train/log/train_log.hpp"

@@ -18,6 +18,13 @@ std::size_t ParameterSpec::count() const {
   return std::accumulate(shape.begin(), shape.end(), std::size_t{1}, std::multiplies<>());
 }
 
+std::vector<VariableSpec> variables_of(std::span<const ParameterSpec> parameters, DType dtype) {
+  std::vector<VariableSpec> all;
+  for (const ParameterSpec& one : parameters)
+    all.push_back({.name = one.name, .shape = {one.shape.begin(), one.shape.end()}, .dtype = dtype});
+  return all;
+}
+
 void Model::initialize(std::size_t index, std::uint64_t seed, std::span<float> out) const {
   const ParameterSpec& spec = parameters()[index];
   if (spec.shape.size() < 2) {

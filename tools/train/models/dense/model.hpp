@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "ps_shm/types.hpp"
+#include "ps_shm/variable_spec.hpp"
 #include "train/data/dataset.hpp"
 
 namespace ps_shm::train {
@@ -26,6 +28,9 @@ struct ParameterSpec {
 
   std::size_t count() const;
 };
+
+// The variables of a model, as Checkpoint::require() takes them.
+std::vector<VariableSpec> variables_of(std::span<const ParameterSpec> parameters, DType dtype = DType::kFloat32);
 
 struct Metrics {
   double loss = 0.0;  // mean over the examples
