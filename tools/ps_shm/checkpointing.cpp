@@ -34,10 +34,13 @@ Checkpointing::Checkpointing(std::string job, std::string group, CheckpointSetti
     : job_(std::move(job)),
       group_(std::move(group)),
       settings_(std::move(settings)),
-      say_(std::move(say)),
-      warn_(std::move(warn)),
+      saver_({.dir = settings_.dir,
+              .every = settings_.every,
+              .retention = {settings_.keep, settings_.keep_best},
+              .say = std::move(say),
+              .warn = std::move(warn)}),
       repeating_([this](bool is_last) { return look(is_last); },
-                 [this](const std::string& what, bool is_last) { failed(what, is_last); },
+                 [this](const std::string& what, bool is_last) { saver_.failed(what, is_last); },
                  std::chrono::milliseconds(settings_.every.steps != 0 ? 1 : 10)) {}
 
 Checkpointing::~Checkpointing() = default;
@@ -46,9 +49,9 @@ bool Checkpointing::finish() noexcept { return repeating_.finish(); }
 
 void Checkpointing::save(WaitLimit wait, std::uint64_t at_step) {
   double began = steady_seconds();
-  if (!loss_.mean()) {  // two checkpoints may follow each other closely
+  if (!saver_.mean_loss()) {  // two checkpoints may follow each other closely
     next_losses_ = began;
-    note_losses(began, saved_ + 1);  // even if no step has come since
+    note_losses(began, saver_.saved() + 1);  // even if no step has come since
   }
   const auto stop = [this, at_step, &began, until = began + kMostHeldSeconds] {
     const std::uint64_t step = view_->global_step();
@@ -61,23 +64,20 @@ void Checkpointing::save(WaitLimit wait, std::uint64_t at_step) {
   };
   const std::string folder = Checkpoint::save(*view_, settings_.dir,
                                               {.max_file_bytes = settings_.max_file_bytes,
-                                               .loss = loss_.mean(),
+                                               .loss = saver_.mean_loss(),
                                                .group = group_,
                                                .wait = wait,
                                                .at_step = at_step,
                                                .stop_requested = stop});
-  loss_.reset();  // only now: an attempt that fails is made again
-  say_(written_line(folder, steady_seconds() - began));
-  persistence::remove_old_checkpoints(settings_.dir, {settings_.keep, settings_.keep_best}, folder,
-                                      view_->info().config.restore);
-  saved_ = Checkpoint(folder).global_step();
+  saver_.reset_losses();  // only now: an attempt that fails is made again
+  saver_.written(folder, Checkpoint(folder).global_step(), steady_seconds() - began, view_->info().config.restore);
 }
 
 void Checkpointing::note_losses(double now, std::uint64_t step) {
-  if (now < next_losses_ || step == saved_) return;
+  if (now < next_losses_ || step == saver_.saved()) return;
   next_losses_ = now + kLossSeconds;
   for (const WorkerInfo& worker : view_->workers())
-    if (worker.examples != 0 && worker.state != WorkerState::kDead) loss_.add(worker.loss);
+    if (worker.examples != 0 && worker.state != WorkerState::kDead) saver_.add_loss(worker.loss);
 }
 
 // A program may push without ever completing a step.
@@ -95,12 +95,12 @@ bool Checkpointing::is_near(double now, std::uint64_t step) {
     steps_per_second_ = std::max(steps_per_second_, double(step - measured_step_) / (now - measured_at_));
     measured_at_ = now, measured_step_ = step;
   }
-  return steps_per_second_ == 0 || double(due_->next_step() - step) <= steps_per_second_ * kAheadSeconds + 1;
+  return steps_per_second_ == 0 || double(saver_.due().next_step() - step) <= steps_per_second_ * kAheadSeconds + 1;
 }
 
 // Mode sync, with a number of steps. A checkpoint of the last step is made at the end.
 bool Checkpointing::look_ahead(double now, std::uint64_t step) {
-  const std::uint64_t at_step = due_->next_step();
+  const std::uint64_t at_step = saver_.due().next_step();
   if ((last_step_ != 0 && at_step >= last_step_) || now < next_order_ || !is_near(now, step)) return false;
   try {
     save(longest_wait(false), at_step);
@@ -113,10 +113,10 @@ bool Checkpointing::look_ahead(double now, std::uint64_t step) {
       next_order_ = std::numeric_limits<double>::infinity();
       return false;
     }
-    if (!may_come_soon(error)) due_->move_past(now, at_step);
+    if (!may_come_soon(error)) saver_.due().move_past(now, at_step);
     throw;
   }
-  due_->move_past(now, at_step);
+  saver_.due().move_past(now, at_step);
   return true;
 }
 
@@ -124,36 +124,33 @@ bool Checkpointing::look(bool is_last) {
   if (!view_) {
     view_.emplace(job_);
     const JobConfig& config = view_->info().config;
-    saved_ = first_step_ = config.first_step;
+    first_step_ = config.first_step;
     last_step_ = config.steps;
     is_exact_ = settings_.every.steps != 0 && traits_of(config.mode).steps_together();
   }
   const std::uint64_t step = view_->global_step(), every = settings_.every.steps;
   const double now = steady_seconds();
-  if (!due_) due_.emplace(settings_.every, now, step);
+  if (!saver_.has_begun()) saver_.begin(now, step, first_step_);
+  config::Due& due = saver_.due();
   note_losses(now, step);
-  if (is_exact_ && step > due_->next_step()) {
-    skipped_ += (step - 1 - due_->next_step()) / every + 1;
-    due_->move_past(now, step - 1);
+  if (is_exact_ && step > due.next_step()) {
+    saver_.skip((step - 1 - due.next_step()) / every + 1);
+    due.move_past(now, step - 1);
   }
   if (!is_last && is_exact_) return look_ahead(now, step);
-  const bool is_due = due_->is_now(now, step);
-  if (is_last && skipped_ != 0) warn_(skipped_line(skipped_, every));
-  if (step == saved_ && !(is_last && step == first_step_ && has_pushed())) return false;
+  const bool is_due = due.is_now(now, step);
+  if (is_last) saver_.report_skipped();
+  if (step == saver_.saved() && !(is_last && step == first_step_ && has_pushed())) return false;
   if (!is_last && !is_due) return false;
   try {
     save(longest_wait(is_last), 0);
   } catch (const Error& error) {
-    if (!may_come_soon(error)) due_->move_past(now, step);  // else at the next call
+    if (!may_come_soon(error)) due.move_past(now, step);  // else at the next call
     throw;
   }
-  if (every != 0 && is_due) skipped_ += (saved_ - due_->next_step()) / every;
-  due_->move_past(now, step);
+  if (every != 0 && is_due) saver_.skip((saver_.saved() - due.next_step()) / every);
+  due.move_past(now, step);
   return true;
-}
-
-void Checkpointing::failed(const std::string& what, bool is_last) {
-  warn_(is_last ? lost_line(what, saved_) : unwritten_line(what));
 }
 
 }  // namespace ps_shm::tools

@@ -7,10 +7,8 @@
 #include <string>
 
 #include "cli/ps_options.hpp"
-#include "common/checkpoint_dir.hpp"
 #include "common/repeating.hpp"
-#include "config/interval.hpp"
-#include "persistence/checkpoint_folder.hpp"
+#include "persistence/checkpoint_saver.hpp"
 #include "ps_shm/job_view.hpp"
 
 namespace ps_shm::tools {
@@ -33,7 +31,6 @@ class Checkpointing {
 
  private:
   bool look(bool is_last);
-  void failed(const std::string& what, bool is_last);
   void note_losses(double now, std::uint64_t step);
   bool has_pushed() const;
   bool is_near(double now, std::uint64_t step);
@@ -43,12 +40,8 @@ class Checkpointing {
 
   const std::string job_, group_;
   const CheckpointSettings settings_;
-  const LogCallback say_, warn_;
-  MeanLoss loss_;
+  persistence::CheckpointSaver saver_;
   std::optional<JobView> view_;
-  std::optional<config::Due> due_;
-  std::uint64_t saved_ = 0;  // the step of the last checkpoint
-  std::uint64_t skipped_ = 0;
   std::uint64_t first_step_ = 0, last_step_ = 0;  // 0: there is no last one
   bool is_exact_ = false;                         // mode sync, with a number of steps
   double next_losses_ = 0.0;                      // when they are read again

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/output.hpp"
+#include "common/checkpoint_dir.hpp"
 #include "common/repeating.hpp"
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
@@ -16,7 +17,13 @@
 namespace ps_shm::tools {
 LocalCheckpoints::LocalCheckpoints(const WorkerSettings& settings, std::span<const train::ParameterSpec> variables,
                                    JobConfig& config, train::TrainHooks& hooks)
-    : settings_(settings), config_(config) {
+    : settings_(settings),
+      config_(config),
+      saver_({.dir = settings.checkpoint.dir,
+              .every = settings.checkpoint.every,
+              .retention = {settings.checkpoint.keep, settings.checkpoint.keep_best},
+              .say = [&settings](const std::string& line) { say(settings, "standalone: " + line); },
+              .warn = [](const std::string& line) { tell("standalone: " + line); }}) {
   if (settings.checkpoint.dir.empty()) return;
   dir_.emplace(settings.checkpoint.dir);
   begun_with_ = find_beginning(settings.checkpoint, tell);
@@ -25,13 +32,13 @@ LocalCheckpoints::LocalCheckpoints(const WorkerSettings& settings, std::span<con
     const std::optional<std::string> done = why_done(*begun_with_, config);
     if (done) tell(*done);  // the run makes no step, and reports what the checkpoint has
     config.restore = begun_with_->folder();
-    config.first_step = saved_ = begun_with_->global_step();
+    config.first_step = begun_with_->global_step();
     hooks.checkpoint = &*begun_with_;
     if (!done)
       say(settings,
           fmt::format("standalone: resumes from checkpoint {} at step {}", config.restore, config.first_step));
   }
-  due_.emplace(settings.checkpoint.every, steady_seconds(), config.first_step);
+  saver_.begin(steady_seconds(), config.first_step, begun_with_ ? config.first_step : 0);
   hooks.keep = [this](std::uint64_t step, double loss, bool is_last, const auto& copy) {
     look(step, loss, is_last, copy);
   };
@@ -43,37 +50,35 @@ LocalCheckpoints::~LocalCheckpoints() {
 
 void LocalCheckpoints::look(std::uint64_t step, double loss, bool is_last,
                             const std::function<train::LocalState()>& copy) {
-  if (!is_last) loss_.add(loss);
+  if (!is_last) saver_.add_loss(loss);
   const double now = steady_seconds();
-  if (!(is_last || due_->is_now(now, step))) return;
+  if (!(is_last || saver_.due().is_now(now, step))) return;
   const bool is_writing = writing_.valid() && writing_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  const std::uint64_t every = settings_.checkpoint.every.steps;
   if (is_writing && !is_last) {  // the previous checkpoint takes longer than the interval
-    if (every == 0) return;
-    ++skipped_;
+    if (settings_.checkpoint.every.steps == 0) return;
+    if (skipped_at_) saver_.skip(1);  // not the last one: it may be of the last step, which is saved
     skipped_at_ = step;
-    return due_->move_past(now, step);
+    return saver_.due().move_past(now, step);
   }
   wait();
-  if (is_last && skipped_ != 0 && skipped_at_ == step) --skipped_;
-  if (is_last && skipped_ != 0) tell("standalone: " + skipped_line(skipped_, every));
-  if (step == saved_) return;
-  due_->move_past(now, step);
-  being_saved_ = step;
-  writing_ = std::async(std::launch::async, [this, is_last, state = copy(), mean = loss_.mean()]() mutable {
-    return write(std::move(state), mean, is_last);
+  if (is_last && skipped_at_ && *skipped_at_ != step) saver_.skip(1);
+  if (is_last) saver_.report_skipped();
+  if (step == saver_.saved()) return;
+  saver_.due().move_past(now, step);
+  writing_ = std::async(std::launch::async, [this, is_last, state = copy(), mean = saver_.mean_loss()]() mutable {
+    write(std::move(state), mean, is_last);
   });
-  loss_.reset();
+  saver_.reset_losses();
   if (!is_last) return;
   wait();
-  has_lost_last_ = saved_ != step;
+  has_lost_last_ = saver_.saved() != step;
 }
 
 void LocalCheckpoints::wait() {
-  if (writing_.valid() && writing_.get()) saved_ = being_saved_;
+  if (writing_.valid()) writing_.get();
 }
 
-bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss, bool is_last) try {
+void LocalCheckpoints::write(train::LocalState state, std::optional<double> loss, bool is_last) try {
   const double began = steady_seconds();
   const Optimizer& optimizer = config_.optimizer;
   const float rate = optimizer.lr.value_or(default_lr(optimizer.rule));
@@ -100,12 +105,9 @@ bool LocalCheckpoints::write(train::LocalState state, std::optional<double> loss
   const CheckpointSettings& settings = settings_.checkpoint;
   const std::string folder =
       persistence::write_checkpoint(settings.dir, std::move(facts), arrays, settings.max_file_bytes);
-  say(settings_, "standalone: " + written_line(folder, steady_seconds() - began));
-  persistence::remove_old_checkpoints(settings.dir, {settings.keep, settings.keep_best}, folder, config_.restore);
-  return true;
+  saver_.written(folder, state.step, steady_seconds() - began, config_.restore);
 } catch (const std::exception& error) {  // including out of memory
-  tell("standalone: " + (is_last ? lost_line(error.what(), saved_) : unwritten_line(error.what())));
-  return false;
+  saver_.failed(error.what(), is_last);
 }
 
 }  // namespace ps_shm::tools

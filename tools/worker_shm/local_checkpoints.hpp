@@ -8,9 +8,8 @@
 #include <span>
 
 #include "cli/options.hpp"
-#include "common/checkpoint_dir.hpp"
-#include "config/interval.hpp"
 #include "persistence/checkpoint_folder.hpp"
+#include "persistence/checkpoint_saver.hpp"
 #include "train/log/train_log.hpp"
 #include "train/models/dense/model.hpp"
 
@@ -32,20 +31,16 @@ class LocalCheckpoints {
 
  private:
   void look(std::uint64_t step, double loss, bool is_last, const std::function<train::LocalState()>& copy);
-  bool write(train::LocalState state, std::optional<double> loss, bool is_last);  // whether it succeeded
+  void write(train::LocalState state, std::optional<double> loss, bool is_last);
   void wait();
 
   const WorkerSettings& settings_;
   const JobConfig& config_;
   std::optional<Checkpoint> begun_with_;
   std::optional<persistence::CheckpointDir> dir_;
-  MeanLoss loss_;
-  std::optional<config::Due> due_;
-  std::uint64_t saved_ = 0;        // the step of the last checkpoint
-  std::uint64_t being_saved_ = 0;  // the step of the one that is being written
-  std::uint64_t skipped_ = 0;      // multiples of steps that came while one was being written
-  std::uint64_t skipped_at_ = 0;   // the last one
-  std::future<bool> writing_;
+  persistence::CheckpointSaver saver_;
+  std::optional<std::uint64_t> skipped_at_;  // the last step that came while one was being written
+  std::future<void> writing_;
   bool has_lost_last_ = false;
 };
 
