@@ -289,8 +289,8 @@ nb::tuple give(GuestTable& self, std::uint32_t ticket, nb::handle keys, nb::hand
   GuestRows::Given given;
   {
     const Turn turn(*self.rank);
-    given = self.rows.give(ticket, resets ? GuestRows::How::kReset : GuestRows::How::kAdd,
-                           of.as<const std::uint64_t>(), wanted.as<const float>(), from.as<const float>());
+    given = self.rows.give(ticket, resets ? GuestRows::How::kReset : GuestRows::How::kAdd, of.as<const std::uint64_t>(),
+                           wanted.as<const float>(), from.as<const float>());
   }
   return nb::make_tuple(given.in_doubt, given.absent);
 }
@@ -320,21 +320,8 @@ bool subtract(const Bridge& self, std::uint64_t first, nb::handle out) {
                           self.state.base().subspan(first * kBridgeBlock, to.size()), to.as<float>());
 }
 
-}  // namespace
-
-void add_bridge(nb::module_& module) {
-  nb::class_<Bridge>(module, "BridgeState", "What a bridge between boxes keeps in shared memory. For ps_shm.bridge.")
-      .def(nb::init<const std::string&, std::uint64_t, std::uint64_t, const std::string&, const std::string&,
-                    TableSizes>(),
-           "job"_a, "instance"_a, "blocks"_a, "wire"_a, "rule"_a, "tables"_a)
-      .def_static(
-          "look",
-          [](const std::string& job, std::uint64_t instance) {
-            const std::optional<BridgeState::Seen> seen = BridgeState::look(job, instance);
-            return seen ? seen->text : std::string();
-          },
-          "job"_a, "instance"_a, "The newest text of that job's state, which another process may have; empty: none.")
-      .def_prop_ro(
+void add_arrays(nb::class_<Bridge>& type) {
+  type.def_prop_ro(
           "text", [](const Bridge& self) { return self.state.text(); }, "The newest text; empty: none.")
       .def_prop_ro(
           "anchor",
@@ -353,8 +340,11 @@ void add_bridge(nb::module_& module) {
           nb::sig("def present(self) -> numpy.typing.NDArray[numpy.uint8]"), "For each block, whether the sum has it.")
       .def_prop_ro(
           "sum", [](nb::handle self) { return array_of(self, nb::cast<Bridge&>(self).state.sum(), DType::kUint8); },
-          nb::sig("def sum(self) -> numpy.typing.NDArray[numpy.uint8]"), "The sum, or what this box sends, encoded.")
-      .def(
+          nb::sig("def sum(self) -> numpy.typing.NDArray[numpy.uint8]"), "The sum, or what this box sends, encoded.");
+}
+
+void add_rounds(nb::class_<Bridge>& type) {
+  type.def(
           "write",
           [](Bridge& self, const std::string& text) {
             if (text.size() > shm::kBridgeTextBytes) throw Error("the text is longer than the segment allows");
@@ -398,8 +388,11 @@ void add_bridge(nb::module_& module) {
           "Makes the outer step, or the rest of it, of the blocks that are present and of those from `begin` to `end`. "
           "Returns the sum of the mean's squares.")
       .def("subtract", &subtract, "first"_a, "out"_a, nb::sig("def subtract(self, first: int, out: Array) -> bool"),
-           "out = anchor - base of a variable, from block `first` on. False: all of it is 0.")
-      .def(
+           "out = anchor - base of a variable, from block `first` on. False: all of it is 0.");
+}
+
+void add_row_codecs(nb::class_<Bridge>& type) {
+  type.def(
           "table_array",
           [](nb::handle self, std::size_t table, std::uint32_t which, std::uint64_t count) {
             return table_array(self, table, which, count);
@@ -433,6 +426,9 @@ void add_bridge(nb::module_& module) {
                   "A table's seed and range of initial values, its most rows, and the type of their elements.")
       .def_prop_ro_static(
           "BLOCK", [](nb::handle) { return kBridgeBlock; }, "The floats of a block.");
+}
+
+void add_bridge_tables(nb::module_& module) {
   nb::class_<GuestTable>(module, "BridgeTable", "A table by key, for a guest of its job. For ps_shm.bridge.")
       .def(
           "__init__",
@@ -460,6 +456,27 @@ void add_bridge(nb::module_& module) {
            nb::sig("def rows(self, row_size: int) -> tuple[numpy.typing.NDArray[numpy.uint64], "
                    "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint32]]"),
            "Keys, rows and marks.");
+}
+
+}  // namespace
+
+void add_bridge(nb::module_& module) {
+  nb::class_<Bridge> type(module, "BridgeState",
+                          "What a bridge between boxes keeps in shared memory. For ps_shm.bridge.");
+  type.def(nb::init<const std::string&, std::uint64_t, std::uint64_t, const std::string&, const std::string&,
+                    TableSizes>(),
+           "job"_a, "instance"_a, "blocks"_a, "wire"_a, "rule"_a, "tables"_a)
+      .def_static(
+          "look",
+          [](const std::string& job, std::uint64_t instance) {
+            const std::optional<BridgeState::Seen> seen = BridgeState::look(job, instance);
+            return seen ? seen->text : std::string();
+          },
+          "job"_a, "instance"_a, "The newest text of that job's state, which another process may have; empty: none.");
+  add_arrays(type);
+  add_rounds(type);
+  add_row_codecs(type);
+  add_bridge_tables(module);
 }
 
 }  // namespace ps_shm::python

@@ -369,7 +369,11 @@ Args:
         during the call.
     into: as for push().
 
-Progress: as Variable.push().)")
+Progress: as Variable.push().)");
+}
+
+void add_changes(BundleClass& bundle) {
+  bundle
       .def("add", &add, "deltas"_a,
            nb::sig("def add(self, deltas: collections.abc.Mapping[str, Array | None] | collections.abc.Sequence[Array "
                    "| None] | Pinned) -> None"),
@@ -428,13 +432,13 @@ Raises:
       .def(
           "link",
           [](const Bundle& self, const std::vector<std::uintptr_t>& parameters,
-             const std::vector<std::uintptr_t>& gradients,
-             int device, const std::string& wire) {
+             const std::vector<std::uintptr_t>& gradients, int device, const std::string& wire) {
             return make_link(self.members, self.variables, parameters, gradients, device, wire);
           },
           "parameters"_a, "gradients"_a, nb::kw_only(), "device"_a, "wire"_a = "float32",
-          nb::sig("def link(self, parameters: list[int], gradients: list[int], *, device: int, wire: str = 'float32') -> "
-                  "GpuLink"),
+          nb::sig(
+              "def link(self, parameters: list[int], gradients: list[int], *, device: int, wire: str = 'float32') -> "
+              "GpuLink"),
           R"(Returns a GpuLink that pulls the variables into device memory and pushes gradients from there.
 
 ps_shm.torch.Optimizer uses it for a model on a GPU. A worker has at most one link at a time.
@@ -480,6 +484,7 @@ void add_bundle(nb::module_& module) {
   add_members(bundle);
   add_pull(bundle);
   add_pushes(bundle);
+  add_changes(bundle);
   add_gradients(bundle);
 }
 

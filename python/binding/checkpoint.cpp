@@ -124,9 +124,7 @@ nb::dict state(const Checkpoint& self) {
   return all;
 }
 
-}  // namespace
-
-void add_checkpoint(nb::module_& module) {
+void add_stored(nb::module_& module) {
   nb::class_<StoredVariable>(module, "StoredVariable", "A variable in a checkpoint, as Checkpoint.variables lists it.")
       .def_ro("name", &StoredVariable::name, "The variable's name.")
       .def_prop_ro(
@@ -159,40 +157,21 @@ void add_checkpoint(nb::module_& module) {
       .def("__repr__", [](const StoredTable& self) {
         return fmt::format("<stored table '{}' of {} rows of {}>", self.name, self.rows, self.row_size);
       });
-  nb::class_<Checkpoint>(
-      module, "Checkpoint",
-      R"(A job's state in files: all variables at one moment, their optimizer state, and the training's progress.
+}
 
-    found = ps_shm.checkpoint.latest("runs")    # None if there is none
-    w = found["w"]
-    m = found.read("w", slot="m")               # an optimizer slot
-    server = ps_shm.Server("job", restore=found.folder)
-
-Opening one reads its description and checks that its files exist with their sizes; verify() reads them.
-
-Args:
-    folder: the folder of the checkpoint, such as runs/step-500.
-
-Raises:
-    Error: the folder holds no checkpoint, or a file has another size (DAMAGED); a file is missing; or this build does
-        not know the format (INCOMPATIBLE).)")
-      .def(
-          "__init__",
-          [](Checkpoint* self, const std::filesystem::path& folder) { new (self) Checkpoint(folder.string()); },
-          "folder"_a, nb::sig("def __init__(self, folder: str | os.PathLike[str]) -> None"))
-      .def("__repr__",
-           [](const Checkpoint& self) {
-             return fmt::format("<checkpoint {} of step {}>", self.folder(), self.global_step());
-           })
-      .def_prop_ro("folder", &Checkpoint::folder, "The folder of the checkpoint.")
+void add_checkpoint_facts(nb::class_<Checkpoint>& type) {
+  type.def_prop_ro("folder", &Checkpoint::folder, "The folder of the checkpoint.")
       .def_prop_ro("global_step", &Checkpoint::global_step, "The number of global steps that the job had done.")
       .def_prop_ro("loss", &Checkpoint::loss,
                    "The training loss that was stored when it was saved; None if there is none.")
       .def_prop_ro("settings", &Checkpoint::settings, "The settings of the job, as text, by the names of the options.")
       .def_prop_ro("examples", &Checkpoint::examples, "How many examples each rank had trained on, by rank.")
       .def_prop_ro("variables", &Checkpoint::variables,
-                   "A StoredVariable for each variable, in the order of their names.")
-      .def_prop_ro("tables", &Checkpoint::tables, "A StoredTable for each table by key, in the order of their names.")
+                   "A StoredVariable for each variable, in the order of their names.");
+}
+
+void add_checkpoint_reading(nb::class_<Checkpoint>& type) {
+  type.def_prop_ro("tables", &Checkpoint::tables, "A StoredTable for each table by key, in the order of their names.")
       .def("read_table", &read_table, "name"_a,
            nb::sig("def read_table(self, name: str) -> tuple[numpy.typing.NDArray[numpy.uint64], "
                    "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]"),
@@ -232,6 +211,38 @@ Raises:
       .def("state", &state, nb::sig("def state(self) -> dict[str, numpy.typing.NDArray[typing.Any]]"),
            "Reads all variables into new NumPy arrays, and returns them as a dict by name, as View.state() does for a "
            "job.");
+}
+
+}  // namespace
+
+void add_checkpoint(nb::module_& module) {
+  add_stored(module);
+  nb::class_<Checkpoint> type(
+      module, "Checkpoint",
+      R"(A job's state in files: all variables at one moment, their optimizer state, and the training's progress.
+
+    found = ps_shm.checkpoint.latest("runs")    # None if there is none
+    w = found["w"]
+    m = found.read("w", slot="m")               # an optimizer slot
+    server = ps_shm.Server("job", restore=found.folder)
+
+Opening one reads its description and checks that its files exist with their sizes; verify() reads them.
+
+Args:
+    folder: the folder of the checkpoint, such as runs/step-500.
+
+Raises:
+    Error: the folder holds no checkpoint, or a file has another size (DAMAGED); a file is missing; or this build does
+        not know the format (INCOMPATIBLE).)");
+  type.def(
+          "__init__",
+          [](Checkpoint* self, const std::filesystem::path& folder) { new (self) Checkpoint(folder.string()); },
+          "folder"_a, nb::sig("def __init__(self, folder: str | os.PathLike[str]) -> None"))
+      .def("__repr__", [](const Checkpoint& self) {
+        return fmt::format("<checkpoint {} of step {}>", self.folder(), self.global_step());
+      });
+  add_checkpoint_facts(type);
+  add_checkpoint_reading(type);
   module.def("save_checkpoint", &save, "job"_a, "folder"_a, "loss"_a.none(), "max_file_bytes"_a, "group"_a);
   module.def("latest_checkpoint", &latest, "folder"_a);
   module.def("write_checkpoint", &write, "folder"_a, "global_step"_a, "values"_a, "slots"_a,

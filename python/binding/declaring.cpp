@@ -156,9 +156,7 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
   return make_bundle(std::move(named));
 }
 
-}  // namespace
-
-void add_declaring_methods(nb::class_<WorkerHandle>& type) {
+void add_variable_method(nb::class_<WorkerHandle>& type) {
   type.def("variable", &variable, "name"_a, "init"_a = nb::none(), nb::kw_only(), "shape"_a = nb::none(),
            "dtype"_a = nb::none(), "rule"_a = nb::none(), "layout"_a = nb::none(), "regularize"_a = 0.0F,
            "lr_scale"_a = 1.0F, "wait"_a.none() = 10.0,
@@ -207,8 +205,11 @@ Raises:
     TypeError, ValueError: `init` does not fit `shape` and `dtype`, or there is no such dtype.
     Exceptions of the function `init` propagate, and the next worker initialises the variable.
 
-Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)")
-      .def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
+Progress: declaring is lock-free; blocks on the worker that declares or initialises the variable.)");
+}
+
+void add_variables_method(nb::class_<WorkerHandle>& type) {
+  type.def("variables", &variables, "arrays"_a, nb::kw_only(), "rule"_a = nb::none(), "layout"_a = nb::none(),
            "regularize"_a = false, "lr_scale"_a = nb::none(), "wait"_a.none() = 10.0,
            nb::sig("def variables(self, arrays: dict[str, A] | collections.abc.Sequence[str], *, rule: str | None = "
                    "None, layout: str | None = "
@@ -229,6 +230,13 @@ Raises:
     Otherwise as variable().
 
 Progress: as variable().)");
+}
+
+}  // namespace
+
+void add_declaring_methods(nb::class_<WorkerHandle>& type) {
+  add_variable_method(type);
+  add_variables_method(type);
 }
 
 }  // namespace ps_shm::python

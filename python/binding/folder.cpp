@@ -89,40 +89,8 @@ Raises:
         SYSTEM); the generation has been committed or given up, or the publisher is closed (INVALID_STATE).)");
 }
 
-}  // namespace
-
-void add_folder(nb::module_& module) {
-  nb::class_<FolderHandle>(module, "FolderPublisher",
-                           "Publishes tensors to a folder. Programs use ps_shm.FolderPublisher, which derives from it.")
-      .def(
-          "__init__",
-          [](FolderHandle* self, const std::filesystem::path& folder, const nb::dict& tensors, std::uint32_t files,
-             const std::filesystem::path& static_files, nb::object dtype) {
-            new (self) FolderHandle{folder_publisher(folder.string(), tensors, files, static_files.string(), dtype)};
-          },
-          "folder"_a, "tensors"_a, nb::kw_only(), "files"_a = 2, "static_files"_a = "", "dtype"_a = nb::none(),
-          nb::sig(
-              "def __init__(self, folder: str | os.PathLike[str], tensors: dict[str, typing.Any], *, files: int = 2, "
-              "static_files: str | os.PathLike[str] = '', dtype: DType | None = None) -> None"),
-          R"(Creates the folder, or takes over one whose publisher has died or left.
-
-Generations of a folder that is taken over are numbered on. What a killed publisher has not completed is removed.
-
-Args:
-    folder: the folder's path. In /dev/shm the files are in memory.
-    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
-        ("bfloat16", (512, 512)).
-    files: how many generations the folder has, 2 to 64: the newest ones.
-    static_files: a folder to whose entries each generation's folder has symbolic links, except to weights. Empty: none.
-    dtype: "bfloat16": tensors whose array in `tensors` is of float32 are published as bfloat16, and float32 arrays are
-        rounded to nearest while they are copied. Empty: as they are.
-
-Raises:
-    Error: another process publishes to the folder, or it has an entry `latest` that is no link (ALREADY_EXISTS); an
-        argument is invalid (INVALID_ARGUMENT); there is no folder `static_files` (NOT_FOUND); the folder cannot be
-        written (PERMISSION_DENIED, NO_SPACE, SYSTEM).
-    TypeError: an array cannot be used.)")
-      .def("publish", &publish, "tensors"_a, "step"_a = 0,
+void add_folder_publishing(nb::class_<FolderHandle>& type) {
+  type.def("publish", &publish, "tensors"_a, "step"_a = 0,
            nb::sig("def publish(self, tensors: dict[str, A], step: int = 0) -> int"),
            R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
@@ -156,8 +124,11 @@ Raises:
     Error: the folder cannot be written (NO_SPACE, PERMISSION_DENIED, SYSTEM); another generation is being written, the
         publisher is closed, or it belongs to the parent of a forked process (INVALID_STATE).
 
-Progress: as publish().)")
-      .def_prop_ro(
+Progress: as publish().)");
+}
+
+void add_folder_facts(nb::class_<FolderHandle>& type) {
+  type.def_prop_ro(
           "generation",
           [](const FolderHandle& self) {
             const Turn turn(*self.own);
@@ -183,6 +154,43 @@ Progress: as publish().)")
           "Ends publishing. The folder stays as it is. Calling it again does nothing, and neither does a call in a "
           "forked "
           "child.");
+}
+
+}  // namespace
+
+void add_folder(nb::module_& module) {
+  nb::class_<FolderHandle> type(
+      module, "FolderPublisher",
+      "Publishes tensors to a folder. Programs use ps_shm.FolderPublisher, which derives from it.");
+  type.def(
+      "__init__",
+      [](FolderHandle* self, const std::filesystem::path& folder, const nb::dict& tensors, std::uint32_t files,
+         const std::filesystem::path& static_files, nb::object dtype) {
+        new (self) FolderHandle{folder_publisher(folder.string(), tensors, files, static_files.string(), dtype)};
+      },
+      "folder"_a, "tensors"_a, nb::kw_only(), "files"_a = 2, "static_files"_a = "", "dtype"_a = nb::none(),
+      nb::sig("def __init__(self, folder: str | os.PathLike[str], tensors: dict[str, typing.Any], *, files: int = 2, "
+              "static_files: str | os.PathLike[str] = '', dtype: DType | None = None) -> None"),
+      R"(Creates the folder, or takes over one whose publisher has died or left.
+
+Generations of a folder that is taken over are numbered on. What a killed publisher has not completed is removed.
+
+Args:
+    folder: the folder's path. In /dev/shm the files are in memory.
+    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
+        ("bfloat16", (512, 512)).
+    files: how many generations the folder has, 2 to 64: the newest ones.
+    static_files: a folder to whose entries each generation's folder has symbolic links, except to weights. Empty: none.
+    dtype: "bfloat16": tensors whose array in `tensors` is of float32 are published as bfloat16, and float32 arrays are
+        rounded to nearest while they are copied. Empty: as they are.
+
+Raises:
+    Error: another process publishes to the folder, or it has an entry `latest` that is no link (ALREADY_EXISTS); an
+        argument is invalid (INVALID_ARGUMENT); there is no folder `static_files` (NOT_FOUND); the folder cannot be
+        written (PERMISSION_DENIED, NO_SPACE, SYSTEM).
+    TypeError: an array cannot be used.)");
+  add_folder_publishing(type);
+  add_folder_facts(type);
   add_writing(module);
 }
 

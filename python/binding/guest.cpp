@@ -59,8 +59,8 @@ struct Given {
 template <class Change>
 auto once(const GuestHandle& self, Limit wait, Change&& change) {
   const Turn turn(*self.rank);
-  *self.until = wait ? std::optional(Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                                        Seconds(std::clamp(*wait, 0.0, 1e9))))
+  *self.until = wait ? std::optional(Clock::now() +
+                                     std::chrono::duration_cast<Clock::duration>(Seconds(std::clamp(*wait, 0.0, 1e9))))
                      : std::nullopt;
   try {
     return change(self.rank->worker);
@@ -76,55 +76,25 @@ void leave(const GuestHandle& self) {
   self.rank->is_closed = true;
 }
 
-}  // namespace
-
-void add_guest(nb::module_& module) {
-  nb::class_<GuestHandle>(
-      module, "Guest",
-      R"(A process beside the workers of a job, which changes variables exactly once, whenever it is killed.
-
-It is not counted as a worker: nobody waits for it, the job neither begins nor ends by it, and views do not show it. It
-has the job's last rank, so a job has one guest at a time. It makes no steps of its own.
-
-    with ps_shm.Guest("job") as guest:
-        guest.add_once(17, {"w": delta})        # repeat it with the same number after a crash
-
-Args:
-    job: the name of the job.
-    group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
-    wait: how many seconds to wait for the job to exist; None: without a limit.
-
-Raises:
-    Timeout: the job did not exist in time.
-    JobFinished: the job has done its last step, or was ended.
-    Error: the job has a guest, or a worker has its last rank (RANK_TAKEN).
-
-Progress: blocks on the job's ps.)")
-      .def(
-          "__init__",
-          [](GuestHandle* self, const std::string& job, const std::string& group, Limit wait) {
-            new (self) GuestHandle(join(job, group, wait));
-          },
-          "job"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0)
-      .def(
-          "add_once",
-          [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas,
-             const std::optional<nb::dict>& in_doubt, Limit wait) {
-            const Given given(self, deltas, "add_once");
-            const std::optional<Given> others =
-                in_doubt ? std::optional<Given>(std::in_place, self, *in_doubt, "add_once") : std::nullopt;
-            if (others && others->names != given.names)
-              throw Error("add_once: `in_doubt` has other variables than `deltas`", ErrorCode::kInvalidArgument);
-            return once(self, wait, [&](Worker& worker) {
-              return worker.add_once(ticket, given.variables, given.spans,
-                                     others ? others->spans : std::vector<std::span<const std::byte>>());
-            });
-          },
-          "ticket"_a, "deltas"_a, nb::kw_only(), "in_doubt"_a = nb::none(), "wait"_a.none() = nb::none(),
-          nb::sig(
-              "def add_once(self, ticket: int, deltas: dict[str, Array], *, in_doubt: dict[str, Array] | None = None, "
+void add_guest_adds(nb::class_<GuestHandle>& type) {
+  type.def(
+      "add_once",
+      [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& deltas, const std::optional<nb::dict>& in_doubt,
+         Limit wait) {
+        const Given given(self, deltas, "add_once");
+        const std::optional<Given> others =
+            in_doubt ? std::optional<Given>(std::in_place, self, *in_doubt, "add_once") : std::nullopt;
+        if (others && others->names != given.names)
+          throw Error("add_once: `in_doubt` has other variables than `deltas`", ErrorCode::kInvalidArgument);
+        return once(self, wait, [&](Worker& worker) {
+          return worker.add_once(ticket, given.variables, given.spans,
+                                 others ? others->spans : std::vector<std::span<const std::byte>>());
+        });
+      },
+      "ticket"_a, "deltas"_a, nb::kw_only(), "in_doubt"_a = nb::none(), "wait"_a.none() = nb::none(),
+      nb::sig("def add_once(self, ticket: int, deltas: dict[str, Array], *, in_doubt: dict[str, Array] | None = None, "
               "wait: float | None = None) -> int"),
-          R"(Adds to variables, bypassing the optimizer, exactly once for each ticket.
+      R"(Adds to variables, bypassing the optimizer, exactly once for each ticket.
 
 If a guest was killed in a call with the same ticket and the same deltas, this call adds what that one has not; after a
 call that returned, it adds nothing. Mode sync: all deltas are in one step of the workers, or in none. Other modes:
@@ -144,8 +114,11 @@ Raises:
     JobFinished: the job ended before a step took the deltas.
     Timeout: no step took them in time.
 
-Progress: lock-free; mode sync: blocks until the workers end a step.)")
-      .def(
+Progress: lock-free; mode sync: blocks until the workers end a step.)");
+}
+
+void add_guest_assigns(nb::class_<GuestHandle>& type) {
+  type.def(
           "assign_once",
           [](const GuestHandle& self, std::uint64_t ticket, const nb::dict& values, bool reset, Limit wait) {
             const Given given(self, values, "assign_once");
@@ -173,6 +146,40 @@ Progress: as add_once().)")
           "__exit__", [](const GuestHandle& self, const nb::args&) { leave(self); },
           nb::sig("def __exit__(self, *_: object) -> None"))
       .def("__repr__", [](const GuestHandle& self) { return fmt::format("<{}>", self.rank->what()); });
+}
+
+}  // namespace
+
+void add_guest(nb::module_& module) {
+  nb::class_<GuestHandle> type(
+      module, "Guest",
+      R"(A process beside the workers of a job, which changes variables exactly once, whenever it is killed.
+
+It is not counted as a worker: nobody waits for it, the job neither begins nor ends by it, and views do not show it. It
+has the job's last rank, so a job has one guest at a time. It makes no steps of its own.
+
+    with ps_shm.Guest("job") as guest:
+        guest.add_once(17, {"w": delta})        # repeat it with the same number after a crash
+
+Args:
+    job: the name of the job.
+    group: the Unix group with which another user's job is shared. Empty: only this user's jobs.
+    wait: how many seconds to wait for the job to exist; None: without a limit.
+
+Raises:
+    Timeout: the job did not exist in time.
+    JobFinished: the job has done its last step, or was ended.
+    Error: the job has a guest, or a worker has its last rank (RANK_TAKEN).
+
+Progress: blocks on the job's ps.)");
+  type.def(
+      "__init__",
+      [](GuestHandle* self, const std::string& job, const std::string& group, Limit wait) {
+        new (self) GuestHandle(join(job, group, wait));
+      },
+      "job"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0);
+  add_guest_adds(type);
+  add_guest_assigns(type);
 }
 
 }  // namespace ps_shm::python

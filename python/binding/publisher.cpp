@@ -57,17 +57,17 @@ std::shared_ptr<Publishing> publisher(const std::string& name, const nb::dict& t
   for (const nb::dict& one : slices) plan.push_back(slices_of(named, one));
   const std::vector<Slice> own = writer < plan.size() ? plan[writer] : std::vector<Slice>{};
   const Released release;
-  return shared_unless_inherited(
-      std::make_unique<Publishing>(Publisher(spec, {.group = group,
-                                                    .wait = limit(wait),
-                                                    .populate = populate,
-                                                    .plan = std::move(plan),
-                                                    .writer = writer,
-                                                    .busy = busy_wait.value_or(1) > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
-                                                    .busy_wait = limit(busy_wait),
-                                                    .stop_requested = look_for_signals,
-                                                    .log = tell}),
-                                   rounds, own));
+  return shared_unless_inherited(std::make_unique<Publishing>(
+      Publisher(spec, {.group = group,
+                       .wait = limit(wait),
+                       .populate = populate,
+                       .plan = std::move(plan),
+                       .writer = writer,
+                       .busy = busy_wait.value_or(1) > 0 ? BusyPolicy::kWait : BusyPolicy::kReturn,
+                       .busy_wait = limit(busy_wait),
+                       .stop_requested = look_for_signals,
+                       .log = tell}),
+      rounds, own));
 }
 
 std::uint64_t publish_slices(Publishing& own, const nb::dict& given, std::uint64_t step, Limit timeout) {
@@ -129,58 +129,12 @@ nb::object out(const NewGeneration& self, const std::string& name) {
   return as_dlpack(data, tensor.dtype, tensor.shape, owner, Use::kWrite);
 }
 
-void add_publisher(nb::module_& module) {
-  nb::class_<PublisherHandle>(module, "Publisher",
-                              "Publishes a set of named tensors. Programs use ps_shm.Publisher, which derives from it.")
-      .def(
-          "__init__",
-          [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
-             std::uint32_t records, nb::object dtype, bool populate, const std::string& group, Limit wait,
-             Limit busy_wait, std::uint32_t writer, const std::vector<nb::dict>& slices) {
-            new (self) PublisherHandle{publisher(name, tensors, subscribers, records, dtype, populate, group, wait,
-                                                 busy_wait, writer, slices)};
-          },
-          "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = nb::none(),
-          "populate"_a = false, "group"_a = "", "wait"_a.none() = 1.0, "busy_wait"_a.none() = 0.0, "writer"_a = 0,
-          "slices"_a = std::vector<nb::dict>(),
+void add_publishing(nb::class_<PublisherHandle>& type) {
+  type.def(
+          "publish", &publish, "tensors"_a, "step"_a = 0, nb::kw_only(), "timeout"_a.none() = 60.0,
           nb::sig(
-              "def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
-              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float | None = 1.0, "
-              "busy_wait: float | None = 0.0, writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] = ()) -> None"),
-          R"(Creates the publication, or takes over one whose publisher has died or left.
-
-Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
-nobody uses it.
-
-Args:
-    name: the name of the publication: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit.
-    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
-        ("bfloat16", (512, 512)).
-    subscribers: the largest number of subscribers at one time, 1 to 256.
-    records: the number of generations that the publication can hold at one time, at least 2. With 2 * subscribers + 2,
-        publish() always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
-    dtype: "bfloat16": float32 tensors are published in this type. publish() and write() take float32 arrays for them,
-        and round to nearest, ties to even. Empty: every tensor is published in its own type.
-    populate: give all records their memory at once. Otherwise each takes its memory when it is first written, which
-        makes that generation several times as slow as the next one in the same record.
-    group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
-    wait: how many seconds to wait for the present publisher, or the users of an incompatible publication, to end.
-    busy_wait: how many seconds publish() waits if subscribers hold all records. 0: it returns None at once.
-    writer: with `slices`, which of the writers this process is.
-    slices: if several processes write each generation together, for each of them its slices: for the names of tensors
-        slices along their first axes, such as {"w": numpy.s_[0:128, :]}. Together they have each element once, and all
-        writers give the same.
-
-Raises:
-    Error: after `wait` seconds the publication still has a publisher (or this writer), or has users and other tensors or slices
-        (ALREADY_EXISTS); /dev/shm has no room for one generation, or for all with `populate` (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
-        invalid (INVALID_ARGUMENT).
-    TypeError: an array cannot be used.
-
-Progress: blocks on the present publisher, up to `wait` seconds.)")
-      .def("publish", &publish, "tensors"_a, "step"_a = 0, nb::kw_only(), "timeout"_a.none() = 60.0,
-           nb::sig("def publish(self, tensors: dict[str, A], step: int = 0, *, timeout: float | None = 60.0) -> int | None"),
-           R"(Publishes the next generation and returns its number, which is one more than the last one's.
+              "def publish(self, tensors: dict[str, A], step: int = 0, *, timeout: float | None = 60.0) -> int | None"),
+          R"(Publishes the next generation and returns its number, which is one more than the last one's.
 
 It returns None, and publishes nothing, if subscribers hold every record (after `busy_wait` seconds). One of several
 writers publishes its slices: all of them call this with the same step, and it returns when the generation is published.
@@ -218,8 +172,11 @@ Raises:
     Error: subscribers hold every record, after `busy_wait` seconds (EXHAUSTED); another generation is being written,
         the publisher is closed, or it belongs to the parent of a forked process (INVALID_STATE).
 
-Progress: as publish().)")
-      .def(
+Progress: as publish().)");
+}
+
+void add_publisher_waits(nb::class_<PublisherHandle>& type) {
+  type.def(
           "readers",
           [](const PublisherHandle& self) {
             return self.own->look([](const Publisher& one) { return one.readers(); });
@@ -269,8 +226,11 @@ Raises:
     Error: a generation is being written, the publisher is closed, or it belongs to the parent of a forked process
         (INVALID_STATE).
 
-Progress: lock-free.)")
-      .def_prop_ro(
+Progress: lock-free.)");
+}
+
+void add_publisher_facts(nb::class_<PublisherHandle>& type) {
+  type.def_prop_ro(
           "memory",
           [](const PublisherHandle& self) {
             return self.own->look([](const Publisher& one) { return rows_of(one.memory(), one.spec()); });
@@ -302,6 +262,60 @@ Progress: lock-free.)")
           "Ends the publication. Existing subscribers keep what they have and can still read the last generation; the "
           "last one to go removes the publication. Calling it again does nothing, and neither does a call in a forked "
           "child.");
+}
+
+void add_publisher(nb::module_& module) {
+  nb::class_<PublisherHandle> type(
+      module, "Publisher", "Publishes a set of named tensors. Programs use ps_shm.Publisher, which derives from it.");
+  type.def(
+      "__init__",
+      [](PublisherHandle* self, const std::string& name, const nb::dict& tensors, std::uint32_t subscribers,
+         std::uint32_t records, nb::object dtype, bool populate, const std::string& group, Limit wait, Limit busy_wait,
+         std::uint32_t writer, const std::vector<nb::dict>& slices) {
+        new (self) PublisherHandle{
+            publisher(name, tensors, subscribers, records, dtype, populate, group, wait, busy_wait, writer, slices)};
+      },
+      "name"_a, "tensors"_a, nb::kw_only(), "subscribers"_a = 16, "records"_a = 0, "dtype"_a = nb::none(),
+      "populate"_a = false, "group"_a = "", "wait"_a.none() = 1.0, "busy_wait"_a.none() = 0.0, "writer"_a = 0,
+      "slices"_a = std::vector<nb::dict>(),
+      nb::sig("def __init__(self, name: str, tensors: dict[str, typing.Any], *, subscribers: int = 16, records: int = "
+              "0, dtype: DType | None = None, populate: bool = False, group: str = '', wait: float | None = 1.0, "
+              "busy_wait: float | None = 0.0, writer: int = 0, slices: collections.abc.Sequence[dict[str, typing.Any]] "
+              "= ()) -> None"),
+      R"(Creates the publication, or takes over one whose publisher has died or left.
+
+Generations of a publication that is taken over are numbered on. One of that name with other tensors is replaced if
+nobody uses it.
+
+Args:
+    name: the name of the publication: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit.
+    tensors: for each tensor's name an array, of which only shape and dtype are used, or a pair of these, such as
+        ("bfloat16", (512, 512)).
+    subscribers: the largest number of subscribers at one time, 1 to 256.
+    records: the number of generations that the publication can hold at one time, at least 2. With 2 * subscribers + 2,
+        publish() always finds a free record. 0: as many as fit into 256 MiB, at least 4 and at most that number.
+    dtype: "bfloat16": float32 tensors are published in this type. publish() and write() take float32 arrays for them,
+        and round to nearest, ties to even. Empty: every tensor is published in its own type.
+    populate: give all records their memory at once. Otherwise each takes its memory when it is first written, which
+        makes that generation several times as slow as the next one in the same record.
+    group: the Unix group whose users may subscribe, or take the publication over. Empty: only this user.
+    wait: how many seconds to wait for the present publisher, or the users of an incompatible publication, to end.
+    busy_wait: how many seconds publish() waits if subscribers hold all records. 0: it returns None at once.
+    writer: with `slices`, which of the writers this process is.
+    slices: if several processes write each generation together, for each of them its slices: for the names of tensors
+        slices along their first axes, such as {"w": numpy.s_[0:128, :]}. Together they have each element once, and all
+        writers give the same.
+
+Raises:
+    Error: after `wait` seconds the publication still has a publisher (or this writer), or has users and other tensors or slices
+        (ALREADY_EXISTS); /dev/shm has no room for one generation, or for all with `populate` (NO_SPACE); it is another user's (PERMISSION_DENIED); an argument is
+        invalid (INVALID_ARGUMENT).
+    TypeError: an array cannot be used.
+
+Progress: blocks on the present publisher, up to `wait` seconds.)");
+  add_publishing(type);
+  add_publisher_waits(type);
+  add_publisher_facts(type);
 }
 
 void add_writing(nb::module_& module) {

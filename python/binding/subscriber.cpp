@@ -142,36 +142,8 @@ void copy_to(const GenerationHandle& self, const nb::dict& outs) {
   for (std::uint32_t i = 0; i < arrays.size(); ++i)
     if (arrays[i]) self->copy(i, arrays[i]->bytes());
 }
-void add_generation(nb::module_& module) {
-  nb::class_<GenerationHandle>(
-      module, "Generation",
-      R"(A generation of a publication: tensors that were published together. Returned by Subscriber.read().
-
-It is a mapping from the tensors' names. Its methods that return tensors as arrays raise
-TypeError for a tensor of a type that NumPy does not have.
-
-    generation = subscriber.read()
-    w = generation["w"]                         # in shared memory, read-only
-    generation.copy_to({"w": array})
-
-The tensors stay unchanged as long as this object or an array from it exists, even if the publisher dies. A subscriber
-holds at most two generations at one time, so drop those that are no longer needed. A forked child must not access a
-generation of its parent.)")
-      .def_prop_ro(
-          "number", [](const GenerationHandle& self) { return self->number(); },
-          "The number of the generation: 1, 2, ...")
-      .def_prop_ro(
-          "step", [](const GenerationHandle& self) { return self->step(); }, "The `step` that the publisher gave it.")
-      .def_prop_ro(
-          "partial", [](const GenerationHandle& self) { return self->is_partial(); },
-          "Whether its publisher says that it has a part of an unfinished push (ps_shm --publish-partial).")
-      .def_prop_ro(
-          "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
-          "When it was published, in nanoseconds since 1970 (Unix time).")
-      .def_prop_ro(
-          "names", [](const GenerationHandle& self) { return names_in(self); },
-          "The names of the tensors, in their order.")
-      .def("__getitem__", &tensor, "name"_a,
+void add_generation_tensors(nb::class_<GenerationHandle>& type) {
+  type.def("__getitem__", &tensor, "name"_a,
            nb::sig("def __getitem__(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
            R"(Returns a tensor in shared memory, as a read-only NumPy array without a copy.
 
@@ -205,8 +177,11 @@ The tensor keeps the generation leased. The memory is read-only, which PyTorch d
 the process with SIGSEGV.
 
 Raises:
-    NotFound: there is no tensor of that name.)")
-      .def("__len__", [](const GenerationHandle& self) { return self->tensor_count(); })
+    NotFound: there is no tensor of that name.)");
+}
+
+void add_generation_mapping(nb::class_<GenerationHandle>& type) {
+  type.def("__len__", [](const GenerationHandle& self) { return self->tensor_count(); })
       .def(
           "__iter__", [](const GenerationHandle& self) { return nb::iter(nb::cast(names_in(self))); },
           nb::sig("def __iter__(self) -> collections.abc.Iterator[str]"))
@@ -255,31 +230,41 @@ Raises:
     TypeError: an array has another dtype, is read-only, or cannot be used.)");
 }
 
-void add_subscriber(nb::module_& module) {
-  nb::class_<SubscriberHandle>(
-      module, "Subscriber",
-      "Reads the generations of a publication. Programs use ps_shm.Subscriber, which derives from it.")
-      .def(
-          "__init__",
-          [](SubscriberHandle* self, const std::string& name, const std::string& group, Limit wait) {
-            new (self) SubscriberHandle{subscriber(name, group, wait)};
-          },
-          "name"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0,
-          R"(Waits for the publication to exist, and takes one of its subscriber entries.
+void add_generation(nb::module_& module) {
+  nb::class_<GenerationHandle> type(
+      module, "Generation",
+      R"(A generation of a publication: tensors that were published together. Returned by Subscriber.read().
 
-Args:
-    name: the name of the publication.
-    group: the Unix group that another user's publication is shared with. Empty: only this user's publications are
-        accepted.
-    wait: how many seconds to wait for the publication to exist.
+It is a mapping from the tensors' names. Its methods that return tensors as arrays raise
+TypeError for a tensor of a type that NumPy does not have.
 
-Raises:
-    Timeout: the publication did not appear in time.
-    Error: all entries are taken (EXHAUSTED), the publication is another user's (PERMISSION_DENIED), or another build
-        made it (INCOMPATIBLE).
+    generation = subscriber.read()
+    w = generation["w"]                         # in shared memory, read-only
+    generation.copy_to({"w": array})
 
-Progress: blocks until the publication exists.)")
-      .def(
+The tensors stay unchanged as long as this object or an array from it exists, even if the publisher dies. A subscriber
+holds at most two generations at one time, so drop those that are no longer needed. A forked child must not access a
+generation of its parent.)");
+  type.def_prop_ro(
+          "number", [](const GenerationHandle& self) { return self->number(); },
+          "The number of the generation: 1, 2, ...")
+      .def_prop_ro(
+          "step", [](const GenerationHandle& self) { return self->step(); }, "The `step` that the publisher gave it.")
+      .def_prop_ro(
+          "partial", [](const GenerationHandle& self) { return self->is_partial(); },
+          "Whether its publisher says that it has a part of an unfinished push (ps_shm --publish-partial).")
+      .def_prop_ro(
+          "unix_ns", [](const GenerationHandle& self) { return self->unix_ns(); },
+          "When it was published, in nanoseconds since 1970 (Unix time).")
+      .def_prop_ro(
+          "names", [](const GenerationHandle& self) { return names_in(self); },
+          "The names of the tensors, in their order.");
+  add_generation_tensors(type);
+  add_generation_mapping(type);
+}
+
+void add_reading(nb::class_<SubscriberHandle>& type) {
+  type.def(
           "read",
           [](const SubscriberHandle& self, std::uint64_t newer_than, Limit timeout) {
             return generation(read(self, newer_than, timeout));
@@ -328,8 +313,11 @@ Raises:
     Error: there is no such generation yet (INVALID_ARGUMENT); the subscriber is closed, or belongs to the parent of a
         forked process (INVALID_STATE).
 
-Progress: wait-free.)")
-      .def_prop_ro(
+Progress: wait-free.)");
+}
+
+void add_subscriber_memory(nb::class_<SubscriberHandle>& type) {
+  type.def_prop_ro(
           "memory",
           [](const SubscriberHandle& self) {
             return self.own->look([](const Subscriber& one) { return rows_of(one.memory(), one.spec()); });
@@ -363,8 +351,11 @@ Progress: wait-free.)")
 Raises:
     Error: the subscriber is closed, or belongs to the parent of a forked process (INVALID_STATE).
 
-Progress: wait-free.)")
-      .def_prop_ro(
+Progress: wait-free.)");
+}
+
+void add_subscriber_facts(nb::class_<SubscriberHandle>& type) {
+  type.def_prop_ro(
           "rank",
           [](const SubscriberHandle& self) { return self.own->look([](const Subscriber& one) { return one.rank(); }); },
           "The number of its entry in the publication.")
@@ -407,6 +398,35 @@ Progress: wait-free.)")
           },
           "Releases the subscriber entry. Generations that are held stay valid, and keep the entry until they are "
           "dropped. Calling it again does nothing, and neither does a call in a forked child.");
+}
+
+void add_subscriber(nb::module_& module) {
+  nb::class_<SubscriberHandle> type(
+      module, "Subscriber",
+      "Reads the generations of a publication. Programs use ps_shm.Subscriber, which derives from it.");
+  type.def(
+      "__init__",
+      [](SubscriberHandle* self, const std::string& name, const std::string& group, Limit wait) {
+        new (self) SubscriberHandle{subscriber(name, group, wait)};
+      },
+      "name"_a, nb::kw_only(), "group"_a = "", "wait"_a.none() = 60.0,
+      R"(Waits for the publication to exist, and takes one of its subscriber entries.
+
+Args:
+    name: the name of the publication.
+    group: the Unix group that another user's publication is shared with. Empty: only this user's publications are
+        accepted.
+    wait: how many seconds to wait for the publication to exist.
+
+Raises:
+    Timeout: the publication did not appear in time.
+    Error: all entries are taken (EXHAUSTED), the publication is another user's (PERMISSION_DENIED), or another build
+        made it (INCOMPATIBLE).
+
+Progress: blocks until the publication exists.)");
+  add_reading(type);
+  add_subscriber_memory(type);
+  add_subscriber_facts(type);
 }
 
 }  // namespace

@@ -244,77 +244,8 @@ void add_results(nb::module_& module) {
   });
 }
 
-}  // namespace
-
-void add_table_method(nb::class_<WorkerHandle>& type) {
-  type.def("table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(),
-           "evict"_a = "lfu", "ttl"_a = nb::none(), "admit_after"_a = 1, "touch_on_pull"_a = false,
-           "initial_range"_a = 0.05F, "seed"_a = 0, "regularize"_a = 0.0F, "lr_scale"_a = 1.0F, "dtype"_a = "float32",
-           nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str "
-                   "= 'lfu', ttl: float | None = None, admit_after: int = 1, touch_on_pull: bool = False, "
-                   "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0, dtype: "
-                   "DType = 'float32') -> Table"),
-           R"(Returns the table by key of that name. The first worker that declares it creates it.
-
-All workers must declare a table alike. Its rows are in checkpoints and not in snapshots; Table.export() and
-Table.assign() save and restore them, too.
-
-Args:
-    name: as of a variable; tables and variables have separate names.
-    row_size: the number of elements in a row.
-    max_rows: the most rows that there may be, at least 64 for each part of the table. Memory is taken as rows come.
-    rule: the update rule, as of a variable. None: the job's optimizer.
-    evict: which rows make room in a full table: those that were least frequently ("lfu") or least recently ("lru")
-        pushed, or the oldest ("age"). "none": none; pushes of new keys are refused and counted.
-    ttl: rows that were not used for so many seconds are evicted (with "age": that are older). None: none.
-    admit_after: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
-    touch_on_pull: whether a pull counts as a use.
-    initial_range: a key without a row has values that are uniform in [-initial_range, initial_range).
-    seed: these values are a function of the seed and the key alone.
-    regularize: multiplies the job's l2, l1 and weight_decay for this table. 0: they do not apply.
-    lr_scale: multiplies the job's learning rate for this table.
-    dtype: of the rows, "float32" or "bfloat16". Rows of bfloat16, with the optimizer's state beside their elements, take
-        half the memory; they are given and returned in float32, and pushes round them stochastically.
-
-Raises:
-    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, as with a `rule` or
-        `evict` that there is not, or the mode is sync (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
-    ValueError: there is no such dtype.
-    JobFinished: the job ended while another worker restored the table.
-
-Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.)");
-}
-
-void add_table(nb::module_& module) {
-  add_results(module);
-  nb::class_<NamedTable>(module, "Table", R"(A table of rows by 64-bit keys, made by Worker.table().
-
-    items = worker.table("items", 16, 1_000_000, rule="rowwise_adagrad")
-    rows, found = items.pull(keys)
-    items.push(keys, gradients_at(rows))        # gradients_at: a function of your own
-
-Keys are arrays of int64 or uint64, of any shape, in any order, and may repeat; a negative key is the unsigned number of
-the same bits. Rows are float32 arrays of shape keys.shape + (row_size,). Arrays may be of NumPy, PyTorch (on the CPU) or
-other packages with the buffer protocol or DLPack. Nothing is converted.
-
-All methods raise:
-    TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is written.
-    ValueError: an array has the wrong shape.
-    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE); the table is
-        damaged (DAMAGED).)")
-      .def_prop_ro(
-          "name", [](const NamedTable& self) { return self.table.name(); }, "The table's name.")
-      .def_prop_ro(
-          "row_size", [](const NamedTable& self) { return self.table.row_size(); }, "The number of floats in a row.")
-      .def_prop_ro(
-          "slots", [](const NamedTable& self) { return self.table.slots(); },
-          "The names of the optimizer's slots. In the state of a row there are row_size floats for each of them, one "
-          "slot "
-          "after the other, but only one float for a slot that belongs to rows (rowwise_adagrad).")
-      .def_prop_ro(
-          "state_size", [](const NamedTable& self) { return self.table.state_size(); },
-          "The number of floats of the optimizer's state in a row.")
-      .def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(), nb::kw_only(), "create"_a = false,
+void add_rows(nb::class_<NamedTable>& type) {
+  type.def("pull", &pull, "keys"_a.none(), "out"_a = nb::none(), nb::kw_only(), "create"_a = false,
            nb::sig("def pull(self, keys: Array, out: Array | None = None, *, create: bool = False) -> tuple[Array, "
                    "numpy.typing.NDArray[numpy.bool_]]"),
            R"(Copies the rows of the keys. Returns the array that holds them, and which of the keys have a row.
@@ -367,8 +298,11 @@ Progress: lock-free.)")
 Args:
     keys: the keys.
 
-Progress: wait-free.)")
-      .def("evict", &evict, "keys"_a.none(), nb::sig("def evict(self, keys: Array) -> int"),
+Progress: wait-free.)");
+}
+
+void add_row_lifetimes(nb::class_<NamedTable>& type) {
+  type.def("evict", &evict, "keys"_a.none(), nb::sig("def evict(self, keys: Array) -> int"),
            R"(Takes the rows of the keys away, but for those that are being pushed. Returns how many.
 
 Args:
@@ -412,6 +346,80 @@ Progress: lock-free.)")
       .def("__repr__", [](const NamedTable& self) {
         return fmt::format("Table('{}', row_size={})", self.table.name(), self.table.row_size());
       });
+}
+
+}  // namespace
+
+void add_table_method(nb::class_<WorkerHandle>& type) {
+  type.def("table", &table, "name"_a, "row_size"_a, "max_rows"_a, nb::kw_only(), "rule"_a = nb::none(),
+           "evict"_a = "lfu", "ttl"_a = nb::none(), "admit_after"_a = 1, "touch_on_pull"_a = false,
+           "initial_range"_a = 0.05F, "seed"_a = 0, "regularize"_a = 0.0F, "lr_scale"_a = 1.0F, "dtype"_a = "float32",
+           nb::sig("def table(self, name: str, row_size: int, max_rows: int, *, rule: str | None = None, evict: str "
+                   "= 'lfu', ttl: float | None = None, admit_after: int = 1, touch_on_pull: bool = False, "
+                   "initial_range: float = 0.05, seed: int = 0, regularize: float = 0.0, lr_scale: float = 1.0, dtype: "
+                   "DType = 'float32') -> Table"),
+           R"(Returns the table by key of that name. The first worker that declares it creates it.
+
+All workers must declare a table alike. Its rows are in checkpoints and not in snapshots; Table.export() and
+Table.assign() save and restore them, too.
+
+Args:
+    name: as of a variable; tables and variables have separate names.
+    row_size: the number of elements in a row.
+    max_rows: the most rows that there may be, at least 64 for each part of the table. Memory is taken as rows come.
+    rule: the update rule, as of a variable. None: the job's optimizer.
+    evict: which rows make room in a full table: those that were least frequently ("lfu") or least recently ("lru")
+        pushed, or the oldest ("age"). "none": none; pushes of new keys are refused and counted.
+    ttl: rows that were not used for so many seconds are evicted (with "age": that are older). None: none.
+    admit_after: a key gets a row with its push of that number, at most 255. Pushes before are dropped and counted.
+    touch_on_pull: whether a pull counts as a use.
+    initial_range: a key without a row has values that are uniform in [-initial_range, initial_range).
+    seed: these values are a function of the seed and the key alone.
+    regularize: multiplies the job's l2, l1 and weight_decay for this table. 0: they do not apply.
+    lr_scale: multiplies the job's learning rate for this table.
+    dtype: of the rows, "float32" or "bfloat16". Rows of bfloat16, with the optimizer's state beside their elements, take
+        half the memory; they are given and returned in float32, and pushes round them stochastically.
+
+Raises:
+    Error: the table exists with another specification (INCOMPATIBLE); the specification is invalid, as with a `rule` or
+        `evict` that there is not, or the mode is sync (INVALID_ARGUMENT); the job can have no more tables (EXHAUSTED); /dev/shm is full (NO_SPACE).
+    ValueError: there is no such dtype.
+    JobFinished: the job ended while another worker restored the table.
+
+Progress: lock-free; in a job that restores a checkpoint, waits for the worker that reads the table's rows.)");
+}
+
+void add_table(nb::module_& module) {
+  add_results(module);
+  nb::class_<NamedTable> type(module, "Table", R"(A table of rows by 64-bit keys, made by Worker.table().
+
+    items = worker.table("items", 16, 1_000_000, rule="rowwise_adagrad")
+    rows, found = items.pull(keys)
+    items.push(keys, gradients_at(rows))        # gradients_at: a function of your own
+
+Keys are arrays of int64 or uint64, of any shape, in any order, and may repeat; a negative key is the unsigned number of
+the same bits. Rows are float32 arrays of shape keys.shape + (row_size,). Arrays may be of NumPy, PyTorch (on the CPU) or
+other packages with the buffer protocol or DLPack. Nothing is converted.
+
+All methods raise:
+    TypeError: an array has another dtype, is not row-major, is on another device, or is read-only where it is written.
+    ValueError: an array has the wrong shape.
+    Error: the worker has left, or the object belongs to the parent of a forked process (INVALID_STATE); the table is
+        damaged (DAMAGED).)");
+  type.def_prop_ro(
+          "name", [](const NamedTable& self) { return self.table.name(); }, "The table's name.")
+      .def_prop_ro(
+          "row_size", [](const NamedTable& self) { return self.table.row_size(); }, "The number of floats in a row.")
+      .def_prop_ro(
+          "slots", [](const NamedTable& self) { return self.table.slots(); },
+          "The names of the optimizer's slots. In the state of a row there are row_size floats for each of them, one "
+          "slot "
+          "after the other, but only one float for a slot that belongs to rows (rowwise_adagrad).")
+      .def_prop_ro(
+          "state_size", [](const NamedTable& self) { return self.table.state_size(); },
+          "The number of floats of the optimizer's state in a row.");
+  add_rows(type);
+  add_row_lifetimes(type);
 }
 
 }  // namespace ps_shm::python

@@ -254,7 +254,8 @@ taken.)");
       .def_prop_ro(
           "layout", [](const NamedVariable& self) { return std::string(to_string(self.variable.layout())); },
           "How the variable is stored. 'versioned': in chunks, each of which a push replaces as a whole. 'inplace': as "
-          "elements that are updated where they lie, which pulling and pushing rows requires. 'single-writer': in chunks that "
+          "elements that are updated where they lie, which pulling and pushing rows requires. 'single-writer': in "
+          "chunks that "
           "the pushes of the job's only worker change where they lie.");
   return type;
 }
@@ -264,7 +265,7 @@ void set_factors(const NamedVariable& self, float lr_scale, float regularize) {
   self.rank->worker.set_factors(self.variable, lr_scale, regularize);
 }
 
-void add_dense_access(nb::class_<NamedVariable>& type) {
+void add_pulls_and_pushes(nb::class_<NamedVariable>& type) {
   type.def("pull", &pull, "out"_a = nb::none(), nb::sig("def pull(self, out: Array | None = None) -> Array"),
            R"(Copies the current values and returns the array that holds them.
 
@@ -304,8 +305,11 @@ Raises:
         same step, or a step() that has raised must be completed by another one first (INVALID_STATE).
 
 Progress: lock-free in the modes async and ssp and with `reduce` atomic. Otherwise, in mode sync, wait-free, except
-that the first push of a variable grows the worker's segment.)")
-      .def("set_factors", &set_factors, "lr_scale"_a, "regularize"_a,
+that the first push of a variable grows the worker's segment.)");
+}
+
+void add_changes(nb::class_<NamedVariable>& type) {
+  type.def("set_factors", &set_factors, "lr_scale"_a, "regularize"_a,
            nb::sig("def set_factors(self, lr_scale: float, regularize: float) -> None"),
            R"(Changes both factors that the variable was declared with, for the pushes of all workers that begin later.
 
@@ -381,7 +385,7 @@ Raises:
 Progress: wait-free.)");
 }
 
-void add_row_access(nb::class_<NamedVariable>& type) {
+void add_row_pulls_and_pushes(nb::class_<NamedVariable>& type) {
   type.def("pull_rows", &pull_rows, "ids"_a.none(), "out"_a = nb::none(),
            nb::sig("def pull_rows(self, ids: Array, out: Array | None = None) -> Array"),
            R"(Copies rows of an in-place float32 variable and returns the array that holds them.
@@ -412,8 +416,11 @@ Raises:
     Error: as pull_rows(), before anything is applied; also if the job scales learning rates by staleness and the rule
         is not add.
 
-Progress: lock-free; wait-free in a job with Hogwild! updates, which may lose updates.)")
-      .def("add_rows", &add_rows, "ids"_a.none(), "deltas"_a,
+Progress: lock-free; wait-free in a job with Hogwild! updates, which may lose updates.)");
+}
+
+void add_row_changes(nb::class_<NamedVariable>& type) {
+  type.def("add_rows", &add_rows, "ids"_a.none(), "deltas"_a,
            nb::sig("def add_rows(self, ids: Array, deltas: Array) -> None"),
            R"(Adds deltas[i] to row ids[i] of an in-place variable, as add() does.
 
@@ -466,9 +473,11 @@ nb::capsule keep(const SharedRank& rank) {
 
 void add_variable(nb::module_& module) {
   nb::class_<NamedVariable> type = add_facts(module);
-  add_dense_access(type);
+  add_pulls_and_pushes(type);
+  add_changes(type);
   add_direct_access(type);
-  add_row_access(type);
+  add_row_pulls_and_pushes(type);
+  add_row_changes(type);
 }
 
 }  // namespace ps_shm::python

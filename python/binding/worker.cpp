@@ -89,26 +89,8 @@ that reached the chunk between the worker's pull and its push.)");
   });
 }
 
-nb::class_<WorkerHandle> add_facts(nb::module_& module) {
-  nb::class_<WorkerHandle> type(
-      module, "Worker", "A worker of a job, the owner of one rank. Programs use ps_shm.Worker, which derives from it.");
-  type.def(
-          "__init__",
-          [](WorkerHandle* self, const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
-             std::uint32_t threads, Limit wait) { new (self) WorkerHandle{join(job, group, rank, threads, wait)}; },
-          "job"_a, "group"_a, "rank"_a.none(), "threads"_a, "wait"_a.none())
-      .def_prop_ro(
-          "rank", [](const WorkerHandle& self) { return self.rank->check(), self.use().rank(); },
-          "The worker's number in the job, from 0.")
-      .def_prop_ro(
-          "is_chief", [](const WorkerHandle& self) { return self.rank->check(), self.use().is_chief(); },
-          "Whether this worker is the chief, whose rank is 0.")
-      .def_prop_ro(
-          "workers", [](const WorkerHandle& self) { return self.rank->check(), self.use().live().workers; },
-          "The number of workers of the job: its setting `workers`, which in an elastic job changes while it runs.")
-      .def_prop_ro(
-          "job", [](const WorkerHandle& self) { return self.use().config().job; }, "The job's name.")
-      .def_prop_ro(
+void add_settings_access(nb::class_<WorkerHandle>& type) {
+  type.def_prop_ro(
           "settings", [](const WorkerHandle& self) { return as_dict(self.use().config()); },
           nb::sig("def settings(self) -> dict[str, typing.Any]"),
           "The settings that the job was created with, under the names of the options with _ instead of -, as int, "
@@ -148,8 +130,11 @@ Args:
 
 Raises:
     Error: the job has another value of a setting (INCOMPATIBLE; the message says which), or a value is invalid.
-    TypeError: there is no setting of that name.)")
-      .def_prop_ro(
+    TypeError: there is no setting of that name.)");
+}
+
+void add_progress(nb::class_<WorkerHandle>& type) {
+  type.def_prop_ro(
           "global_step", [](const WorkerHandle& self) { return self.rank->check(), self.use().global_step(); },
           "The number of global steps that the job has done so far. Wait-free.")
       .def_prop_ro(
@@ -163,6 +148,29 @@ Raises:
             return worker.finished() && (worker.config().steps == 0 || worker.global_step() < worker.config().steps);
           },
           "Whether the job was ended before its last step, for example by Server.close(). Wait-free.");
+}
+
+nb::class_<WorkerHandle> add_facts(nb::module_& module) {
+  nb::class_<WorkerHandle> type(
+      module, "Worker", "A worker of a job, the owner of one rank. Programs use ps_shm.Worker, which derives from it.");
+  type.def(
+          "__init__",
+          [](WorkerHandle* self, const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
+             std::uint32_t threads, Limit wait) { new (self) WorkerHandle{join(job, group, rank, threads, wait)}; },
+          "job"_a, "group"_a, "rank"_a.none(), "threads"_a, "wait"_a.none())
+      .def_prop_ro(
+          "rank", [](const WorkerHandle& self) { return self.rank->check(), self.use().rank(); },
+          "The worker's number in the job, from 0.")
+      .def_prop_ro(
+          "is_chief", [](const WorkerHandle& self) { return self.rank->check(), self.use().is_chief(); },
+          "Whether this worker is the chief, whose rank is 0.")
+      .def_prop_ro(
+          "workers", [](const WorkerHandle& self) { return self.rank->check(), self.use().live().workers; },
+          "The number of workers of the job: its setting `workers`, which in an elastic job changes while it runs.")
+      .def_prop_ro(
+          "job", [](const WorkerHandle& self) { return self.use().config().job; }, "The job's name.");
+  add_settings_access(type);
+  add_progress(type);
   return type;
 }
 
@@ -203,7 +211,7 @@ Progress: async: wait-free. ssp and sync: blocks on other workers.)")
           "old (the job's setting `stale`). A step() was dropped if it makes this grow. Wait-free.");
 }
 
-void add_waits_and_reports(nb::class_<WorkerHandle>& type) {
+void add_waits(nb::class_<WorkerHandle>& type) {
   type.def(
           "barrier",
           [](const WorkerHandle& self) {
@@ -252,8 +260,11 @@ Returns:
 Raises:
     Error: for a guest, or within a push group (INVALID_STATE).
 
-Progress: blocks on workers that have not left.)")
-      .def(
+Progress: blocks on workers that have not left.)");
+}
+
+void add_reports(nb::class_<WorkerHandle>& type) {
+  type.def(
           "report",
           [](const WorkerHandle& self, double loss, std::uint64_t examples) {
             const Turn turn(*self.rank);
@@ -310,7 +321,8 @@ void add_worker(nb::module_& module) {
   add_declaring_methods(type);
   add_table_method(type);
   add_steps(type);
-  add_waits_and_reports(type);
+  add_waits(type);
+  add_reports(type);
 }
 
 }  // namespace ps_shm::python
