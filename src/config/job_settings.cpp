@@ -144,12 +144,12 @@ Value<JobConfig> folder_of_checkpoint() {
   return value;
 }
 
-Settings<JobConfig> make_job_settings() {
+// clang-format off
+Settings<JobConfig> workers_and_steps() {
   using J = JobConfig;
   constexpr unsigned kBoth = kPs | kLaunch;
-  constexpr auto kJob = Group::kJob, kWorkers = Group::kWorkers, kPlacement = Group::kPlacement, kRun = Group::kRun;
-  // clang-format off
-  Settings<J> rows = {
+  constexpr auto kJob = Group::kJob, kWorkers = Group::kWorkers;
+  return {
       {"job", job_name(), kJob, kPs | kWorker | kLaunch, "name of the job",
        {.otherwise = "required", .is_stored = false, .common = kPs | kWorker | kLaunch}},
       {"workers", whole(&J::workers, 1, kMaxWorkers), kWorkers, kBoth, "number of workers that start the job",
@@ -182,6 +182,14 @@ Settings<JobConfig> make_job_settings() {
       {"step-timeout", wait_limit(&J::step_timeout, Range::kPositive), kJob, kBoth,
        "how long to wait for live peers; then a sync step completes without them, and an ssp worker fails",
        {.unit = "s"}},
+  };
+}
+
+Settings<JobConfig> places() {
+  using J = JobConfig;
+  constexpr unsigned kBoth = kPs | kLaunch;
+  constexpr auto kPlacement = Group::kPlacement;
+  return {
       {"ps-tasks", whole(&J::ps_tasks, 1, kMaxTasks), kPlacement, kBoth, "number of shards of the job"},
       {"placement", choice(&J::placement),
        kPlacement, kBoth, "policy that assigns variables to shards"},
@@ -203,6 +211,14 @@ Settings<JobConfig> make_job_settings() {
       {"numa", numa(), kPlacement, kBoth,
        "NUMA node of each shard: a list such as 0,1; auto: shard k on node k, if the machine has several nodes"},
       {"huge-pages", flag(&J::huge_pages), kPlacement, kBoth, "request huge pages"},
+  };
+}
+
+Settings<JobConfig> beginning_and_end() {
+  using J = JobConfig;
+  constexpr unsigned kBoth = kPs | kLaunch;
+  constexpr auto kRun = Group::kRun;
+  return {
       {"seed", whole_or_none(&J::seed, 0, kAny), Group::kData, kBoth,
        "random seed of initial values and data order, and of the hash by which tables by key place their rows",
        {.otherwise = "1, and a random hash"}},
@@ -217,7 +233,14 @@ Settings<JobConfig> make_job_settings() {
        "share the job with the users of a group: segments get mode 0660; workers of other users need the option, too",
        {.otherwise = "private to this user", .is_stored = false}},
   };
-  // clang-format on
+}
+// clang-format on
+
+Settings<JobConfig> make_job_settings() {
+  using J = JobConfig;
+  Settings<J> rows = workers_and_steps();
+  append(rows, places());
+  append(rows, beginning_and_end());
   add_within(rows, &J::optimizer, optimizer_settings());
   for_each_live([&](const auto& live) {
     for (Setting<J>& row : rows)

@@ -121,6 +121,11 @@ Value<Outer> within(Inner Outer::*member, const Value<Inner>& value) {
           [=, write = value.write](const Outer& outer) { return write(outer.*member); }};
 }
 
+template <class Struct>
+void append(Settings<Struct>& all, const Settings<Struct>& rows) {
+  all.insert(all.end(), rows.begin(), rows.end());
+}
+
 // Adds all rows, or those that one of `programs` accepts.
 template <class Outer, class Inner>
 void add_within(Settings<Outer>& all, Inner Outer::*member, const Settings<Inner>& rows, unsigned programs = ~0U) {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <deque>
 #include <limits>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "ps_shm/errors.hpp"
 
@@ -175,70 +177,98 @@ void Order::note_pulls(const std::vector<Recorded>& records) {
 }
 
 // Advances through all recordings at the same time, as far as the order allows.
-void Order::require_no_circle(const std::vector<Recorded>& records) const {
+class Order::Walk {
+ public:
+  Walk(const Order& order, const std::vector<Recorded>& records) : order_(order), states_(order.chunks()) {
+    for (std::uint32_t i = 0; i < records.size(); ++i) {
+      cursors_.emplace_back(records[i].name, records[i].bytes);
+      if (!continues_rank_before(i)) ready_.push_back(i);
+    }
+    for (; !ready_.empty(); ready_.pop_front()) advance(ready_.front());
+  }
+
+  // The first recording that waits for ever; none: all have come to their ends.
+  std::optional<std::uint32_t> first_stuck() const {
+    for (std::uint32_t i = 0; over_ != cursors_.size() && i < cursors_.size(); ++i)
+      if (!is_over(cursors_[i].peek())) return i;
+    return std::nullopt;
+  }
+  std::uint64_t pushes_of(std::uint32_t record) const { return cursors_[record].pushes(); }
+
+ private:
   struct State {
     std::uint64_t version = 0;
     std::uint32_t pulls = 0;             // of this version
     std::vector<std::uint32_t> waiting;  // records that wait for this state
   };
-  std::vector<State> states(chunks_.size());
-  State steps;
-  std::vector<Cursor> cursors;
-  std::deque<std::uint32_t> ready;
-  for (std::uint32_t i = 0; i < records.size(); ++i) {
-    cursors.emplace_back(records[i].name, records[i].bytes);
-    if (i == 0 || cursors[i].header().rank != cursors[i - 1].header().rank) ready.push_back(i);
+
+  static bool is_over(const Event& event) { return event.what == What::kEnd || event.what == What::kLeft; }
+  // Whether the recording is of a later owner of the rank of the one before.
+  bool continues_rank_before(std::uint32_t i) const {
+    return i != 0 && cursors_[i].header().rank == cursors_[i - 1].header().rank;
   }
-  const auto wake = [&](State& state) {
-    ready.insert(ready.end(), state.waiting.begin(), state.waiting.end());
-    state.waiting.clear();
-  };
-  std::size_t over = 0;
-  while (!ready.empty()) {
-    const std::uint32_t i = ready.front();
-    ready.pop_front();
-    Cursor& cursor = cursors[i];
-    for (;; cursor.next()) {
-      const Event& event = cursor.peek();
-      if (event.what == What::kEnd || event.what == What::kLeft) {
-        ++over;
-        if (i + 1 < records.size() && cursors[i + 1].header().rank == cursor.header().rank)
-          ready.push_back(i + 1);  // the next owner of the rank
-        break;
-      }
-      if (event.what == What::kStep) {
-        const std::optional<std::uint64_t> step = event.is_tried ? last_step(i) : event.step;
-        if (!step) continue;
-        if (steps.version != *step) {
-          steps.waiting.push_back(i);
-          break;
-        }
-        ++steps.version;
-        wake(steps);
-        continue;
-      }
-      if (event.what != What::kPull && event.what != What::kPush) continue;
-      const std::uint64_t chunk = chunk_of(cursor);
-      State& state = states[chunk];
-      if (event.what == What::kPush && event.is_tried && !was_made(chunk, event.version, i)) continue;
-      if (state.version != event.version || (event.what == What::kPush && state.pulls != pulls(chunk, event.version))) {
-        state.waiting.push_back(i);
-        break;
-      }
-      if (event.what == What::kPull) {
-        if (++state.pulls == pulls(chunk, event.version)) wake(state);
-        continue;
-      }
-      ++state.version;
-      state.pulls = 0;
-      wake(state);
+
+  // Until the recording ends, or waits for others.
+  void advance(std::uint32_t i) {
+    Cursor& cursor = cursors_[i];
+    for (; !is_over(cursor.peek()); cursor.next()) {
+      const What what = cursor.peek().what;
+      if (what == What::kStep && !try_step(i, cursor.peek())) return;
+      if ((what == What::kPull || what == What::kPush) && !try_access(i, cursor)) return;
     }
+    ++over_;
+    if (i + 1 < cursors_.size() && continues_rank_before(i + 1)) ready_.push_back(i + 1);
   }
-  if (over == records.size()) return;
-  for (std::uint32_t i = 0; i < records.size(); ++i)
-    if (const What what = cursors[i].peek().what; what != What::kEnd && what != What::kLeft)
-      throw Error(fmt::format("recording {}: push {} waits for a later event", records[i].name, cursors[i].pushes()),
-                  ErrorCode::kDamaged);
+
+  bool try_step(std::uint32_t i, const Event& event) {
+    const std::optional<std::uint64_t> step = event.is_tried ? order_.last_step(i) : event.step;
+    if (!step) return true;
+    if (steps_.version != *step) return wait_for(steps_, i);
+    ++steps_.version;
+    wake(steps_);
+    return true;
+  }
+
+  bool try_access(std::uint32_t i, const Cursor& cursor) {
+    const Event& event = cursor.peek();
+    const bool is_push = event.what == What::kPush;
+    const std::uint64_t chunk = order_.chunk_of(cursor);
+    State& state = states_[chunk];
+    if (is_push && event.is_tried && !order_.was_made(chunk, event.version, i)) return true;
+    const std::uint32_t pulls = order_.pulls(chunk, event.version);
+    if (state.version != event.version || (is_push && state.pulls != pulls)) return wait_for(state, i);
+    if (!is_push) {
+      if (++state.pulls == pulls) wake(state);
+      return true;
+    }
+    ++state.version;
+    state.pulls = 0;
+    wake(state);
+    return true;
+  }
+
+  bool wait_for(State& state, std::uint32_t record) {
+    state.waiting.push_back(record);
+    return false;
+  }
+  void wake(State& state) {
+    ready_.insert(ready_.end(), state.waiting.begin(), state.waiting.end());
+    state.waiting.clear();
+  }
+
+  const Order& order_;
+  std::vector<State> states_;  // of the chunks
+  State steps_;
+  std::vector<Cursor> cursors_;
+  std::deque<std::uint32_t> ready_;
+  std::size_t over_ = 0;
+};
+
+void Order::require_no_circle(const std::vector<Recorded>& records) const {
+  const Walk walk(*this, records);
+  if (const std::optional<std::uint32_t> i = walk.first_stuck())
+    throw Error(fmt::format("recording {}: push {} waits for a later event", records[*i].name, walk.pushes_of(*i)),
+                ErrorCode::kDamaged);
 }
 
 }  // namespace ps_shm::record

@@ -59,6 +59,8 @@ class Order {
     std::uint32_t record;
   };
 
+  class Walk;
+
   void number(const std::vector<Recorded>& records);
   void note_pushes(const std::vector<Recorded>& records);
   void note_pulls(const std::vector<Recorded>& records);

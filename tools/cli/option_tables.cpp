@@ -225,11 +225,73 @@ const Settings<PsSettings>& ps_options() {
          {.common = kPs}},
     };
     // clang-format on
-    rows.insert(rows.end(), own.begin(), own.end());
+    config::append(rows, own);
     return rows;
   }();
   return kRows;
 }
+
+namespace {
+
+// clang-format off
+Settings<WorkerSettings> of_a_workers_steps() {
+  using W = WorkerSettings;
+  return {
+      {"rank", config::whole_or_none(&W::rank, 0, kMaxWorkers - 1), kWorkers, kWorker,
+       "rank of this worker; also read from LOCAL_RANK, RANK and the variables of MPI and SLURM",
+       {.otherwise = "a free rank", .common = kWorker}},
+      {"workers-per-process", config::whole(&W::workers_per_process, 1, kMaxWorkers), kWorkers, kWorker,
+       "run this many workers in this process, which share a CUDA context and die together; `rank` is that of the "
+       "first"},
+      {"threads", config::whole_or_none(&W::threads, 0, kMaxThreads), kWorkers, kWorker,
+       "number of threads that transfer large pulls and pushes; at most --threads of the ps, for which 0 stands",
+       {.otherwise = "1; 0 with --device cuda or auto"}},
+      {"seed", config::whole_or_none(&W::seed, 0, config::kAny), Group::kData, kWorker, "seed of the data order",
+       {.otherwise = "the job's seed"}},
+      {"standalone", config::flag(&W::standalone), kRun, kWorker, "train in this process alone, without a ps",
+       {.common = kWorker}},
+      {"evaluate", config::flag(&W::evaluate), kRun, kWorker,
+       "do not train: periodically evaluate the job's model, which its ps must --publish"},
+      {"evaluate-every", config::interval(&W::every), kRun, kWorker,
+       "--evaluate: interval between evaluations; one more is made at the end"},
+      {"publication", config::text(&W::publication, "NAME"), kRun, kWorker, "--evaluate: the publication to read",
+       {.otherwise = "the job's name"}},
+      {"together", config::flag(&W::together), kWorkers, kWorker,
+       "start training only when all N workers of the job have joined"},
+      {"delay", of_one(&W::delay, "SPEC", read_delay, write_delay), kWorkers, kWorker,
+       "simulate a straggler: before each push, sleep for a time (5ms) or until the step has taken a multiple of its "
+       "work (10x); 10x@0.1 does so in a random fraction of the steps"},
+      {"device", of_one(&W::device, "cpu|auto|cuda|cuda:N|simulated", device::parse_device, write_device), kWorkers,
+       kWorker,
+       "where to compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on a GPU, assigned by "
+       "rank; cuda:N: on GPU N; simulated: on a simulated GPU",
+       {.common = kWorker}},
+      {"wire", of_one(&W::wire, "float32|bfloat16-push", read_wire, write_wire), kWorkers, kWorker,
+       "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes"},
+  };
+}
+
+Settings<WorkerSettings> of_a_workers_output() {
+  using W = WorkerSettings;
+  return {
+      {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
+       "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
+       "file for each worker: FILE.0, FILE.1"},
+      {"record", config::text(&W::record, "DIR"), kRun, kWorker,
+       "record the order of this worker's pulls and pushes in this folder; launch_shm --record does so for all "
+       "workers"},
+      {"replay", config::text(&W::replay, "DIR"), kRun, kWorker,
+       "replay such a recording; launch_shm --replay does so for all workers"},
+      {"replay-coordinator", config::text(&W::replay_coordinator, "FILE"), kRun, kWorker,
+       "--replay: file of the replay coordinator, which launch_shm creates"},
+      {"json", config::flag(&W::json), kOutput, kWorker,
+       "print one JSON object to stdout at the end, and all other output to stderr", {.common = kWorker}},
+      {"quiet", config::flag(&W::quiet), kOutput, kWorker, "do not print progress reports", {.common = kWorker}},
+  };
+}
+// clang-format on
+
+}  // namespace
 
 const Settings<WorkerSettings>& worker_options() {
   using W = WorkerSettings;
@@ -242,59 +304,75 @@ const Settings<WorkerSettings>& worker_options() {
     take_epochs<W>(
         rows, [](W& in) -> TrainingSettings& { return in.training; }, [](W& in) -> JobConfig& { return in.alone; });
     row_of(rows, "job").traits.otherwise = "required, except with `standalone`";
-    // clang-format off
-    const Settings<W> own = {
-        {"rank", config::whole_or_none(&W::rank, 0, kMaxWorkers - 1), kWorkers, kWorker,
-         "rank of this worker; also read from LOCAL_RANK, RANK and the variables of MPI and SLURM",
-         {.otherwise = "a free rank", .common = kWorker}},
-        {"workers-per-process", config::whole(&W::workers_per_process, 1, kMaxWorkers), kWorkers, kWorker,
-         "run this many workers in this process, which share a CUDA context and die together; `rank` is that of the "
-         "first"},
-        {"threads", config::whole_or_none(&W::threads, 0, kMaxThreads), kWorkers, kWorker,
-         "number of threads that transfer large pulls and pushes; at most --threads of the ps, for which 0 stands",
-         {.otherwise = "1; 0 with --device cuda or auto"}},
-        {"seed", config::whole_or_none(&W::seed, 0, config::kAny), Group::kData, kWorker, "seed of the data order",
-         {.otherwise = "the job's seed"}},
-        {"standalone", config::flag(&W::standalone), kRun, kWorker, "train in this process alone, without a ps",
-         {.common = kWorker}},
-        {"evaluate", config::flag(&W::evaluate), kRun, kWorker,
-         "do not train: periodically evaluate the job's model, which its ps must --publish"},
-        {"evaluate-every", config::interval(&W::every), kRun, kWorker,
-         "--evaluate: interval between evaluations; one more is made at the end"},
-        {"publication", config::text(&W::publication, "NAME"), kRun, kWorker, "--evaluate: the publication to read",
-         {.otherwise = "the job's name"}},
-        {"together", config::flag(&W::together), kWorkers, kWorker,
-         "start training only when all N workers of the job have joined"},
-        {"delay", of_one(&W::delay, "SPEC", read_delay, write_delay), kWorkers, kWorker,
-         "simulate a straggler: before each push, sleep for a time (5ms) or until the step has taken a multiple of its "
-         "work (10x); 10x@0.1 does so in a random fraction of the steps"},
-        {"device", of_one(&W::device, "cpu|auto|cuda|cuda:N|simulated", device::parse_device, write_device), kWorkers,
-         kWorker,
-         "where to compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on a GPU, assigned by "
-         "rank; cuda:N: on GPU N; simulated: on a simulated GPU",
-         {.common = kWorker}},
-        {"wire", of_one(&W::wire, "float32|bfloat16-push", read_wire, write_wire), kWorkers, kWorker,
-         "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes"},
-        {"trace", config::text(&W::trace, "FILE"), kOutput, kWorker,
-         "write a trace of the steps to this file, for ui.perfetto.dev; at most 300000 spans; with `workers-per-process` a "
-         "file for each worker: FILE.0, FILE.1"},
-        {"record", config::text(&W::record, "DIR"), kRun, kWorker,
-         "record the order of this worker's pulls and pushes in this folder; launch_shm --record does so for all "
-         "workers"},
-        {"replay", config::text(&W::replay, "DIR"), kRun, kWorker,
-         "replay such a recording; launch_shm --replay does so for all workers"},
-        {"replay-coordinator", config::text(&W::replay_coordinator, "FILE"), kRun, kWorker,
-         "--replay: file of the replay coordinator, which launch_shm creates"},
-        {"json", config::flag(&W::json), kOutput, kWorker,
-         "print one JSON object to stdout at the end, and all other output to stderr", {.common = kWorker}},
-        {"quiet", config::flag(&W::quiet), kOutput, kWorker, "do not print progress reports", {.common = kWorker}},
-    };
-    // clang-format on
-    rows.insert(rows.end(), own.begin(), own.end());
+    config::append(rows, of_a_workers_steps());
+    config::append(rows, of_a_workers_output());
     return rows;
   }();
   return kRows;
 }
+
+namespace {
+
+// clang-format off
+Settings<LaunchSettings> of_each_worker() {
+  using L = LaunchSettings;
+  return {
+      {"delay", by_rank(&L::delay, &L::delay_of_rank, "RANK:SPEC", read_delay, write_delay), kWorkers, kLaunch,
+       "simulate a straggler: before each push, worker RANK (or all) sleeps for a time (1:5ms) or until the step has "
+       "taken a multiple of its work (1:10x); all:10x@0.1 does so in a random fraction of the steps; may be repeated",
+       {.takes_all = true}},
+      {"device", by_rank(&L::device, &L::device_of_rank, "[RANK:]cpu|auto|cuda|cuda:N|simulated", device::parse_device,
+       write_device), kWorkers, kLaunch,
+       "where workers (or worker RANK) compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on "
+       "a GPU, assigned by rank; cuda:N: on GPU N; simulated: on a simulated GPU; cuda,2:cpu excepts rank 2; may be "
+       "repeated",
+       {.takes_all = true}},
+      {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bfloat16-push", read_wire, write_wire), kWorkers,
+       kLaunch, "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes; may be repeated",
+       {.takes_all = true}},
+  };
+}
+
+Settings<LaunchSettings> of_results_and_launch() {
+  using L = LaunchSettings;
+  return {
+      {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
+       "copy the parameters N times during training and evaluate the copies at the end; --json has loss against time",
+       {.otherwise = "none"}},
+      {"evaluate-every", config::interval(&L::evaluate_every), kOutput, kLaunch,
+       "interval at which a separate process evaluates the model that the ps publishes during training",
+       {.otherwise = "only at the end"}},
+      {"save", config::text(&L::save, "FILE.safetensors"), kOutput, kLaunch,
+       "write the final parameters to this file, and their moving averages to FILE.ema.safetensors"},
+      {"report", config::text(&L::report, "FILE.html"), kOutput, kLaunch,
+       "write a report of the run to this file: a web page with plots of loss, staleness and the workers' time, the "
+       "settings, and the machine",
+       {.common = kLaunch}},
+      {"trace", config::text(&L::trace, "FILE"), kOutput, kLaunch,
+       "write a trace of the workers' steps to this file, for ui.perfetto.dev; at most 300000 spans per worker"},
+      {"record", config::text(&L::record, "DIR"), kRun, kLaunch,
+       "record the order of pulls and pushes in this folder, for --replay; modes async and ssp only"},
+      {"replay", config::text(&L::replay, "DIR"), kRun, kLaunch,
+       "run a recorded job again, in the recorded order; the parameters are the same, bit for bit"},
+      {"replace", config::flag(&L::replace), kRun, kLaunch,
+       "remove a dead job of this name even if it holds a result"},
+      {"workers-per-process", workers_or_auto(), kWorkers, kLaunch,
+       "run up to this many workers in each process, which share a CUDA context and die together; auto: the workers of "
+       "each GPU"},
+      {"restart-workers", config::flag(&L::restart_workers), kWorkers, kLaunch,
+       "start a replacement for each worker that dies"},
+      {"bridge", config::text(&L::bridge, "HOST:PORT/BOXES"), kWorkers, kLaunch,
+       "join this box's job with those of other boxes: start python -m ps_shm.bridge beside the workers, and again when "
+       "it dies; box 0 is reached at HOST:PORT; more of its options may follow, after spaces: 'box0:29400/3 --box 1 "
+       "--wire bfloat16'", {.otherwise = "none"}},
+      {"json", config::flag(&L::json), kOutput, kLaunch,
+       "print one JSON object to stdout at the end, and all other output to stderr", {.common = kLaunch}},
+      {"verbose", config::flag(&L::verbose), kOutput, kLaunch, "show all output of the ps and the workers"},
+  };
+}
+// clang-format on
+
+}  // namespace
 
 const Settings<LaunchSettings>& launch_options() {
   using L = LaunchSettings;
@@ -305,56 +383,8 @@ const Settings<LaunchSettings>& launch_options() {
     take_epochs<L>(
         rows, [](L& in) -> TrainingSettings& { return in.training; }, [](L& in) -> JobConfig& { return in.ps.job; });
     row_of(rows, "job").traits.otherwise = "the user name and a number";
-    // clang-format off
-    const Settings<L> own = {
-        {"delay", by_rank(&L::delay, &L::delay_of_rank, "RANK:SPEC", read_delay, write_delay), kWorkers, kLaunch,
-         "simulate a straggler: before each push, worker RANK (or all) sleeps for a time (1:5ms) or until the step has "
-         "taken a multiple of its work (1:10x); all:10x@0.1 does so in a random fraction of the steps; may be repeated",
-         {.takes_all = true}},
-        {"device", by_rank(&L::device, &L::device_of_rank, "[RANK:]cpu|auto|cuda|cuda:N|simulated", device::parse_device,
-         write_device), kWorkers, kLaunch,
-         "where workers (or worker RANK) compute gradients: cpu: on the CPU; auto: on a GPU if there is one; cuda: on "
-         "a GPU, assigned by rank; cuda:N: on GPU N; simulated: on a simulated GPU; cuda,2:cpu excepts rank 2; may be "
-         "repeated",
-         {.takes_all = true}},
-        {"wire", by_rank(&L::wire, &L::wire_of_rank, "[RANK:]float32|bfloat16-push", read_wire, write_wire), kWorkers,
-         kLaunch, "transfer dtype of gradients from a GPU; bfloat16-push: rounded to bfloat16, half the bytes; may be repeated",
-         {.takes_all = true}},
-        {"curve", config::whole_or_none(&L::curve_points, 1, 10'000), kOutput, kLaunch,
-         "copy the parameters N times during training and evaluate the copies at the end; --json has loss against time",
-         {.otherwise = "none"}},
-        {"evaluate-every", config::interval(&L::evaluate_every), kOutput, kLaunch,
-         "interval at which a separate process evaluates the model that the ps publishes during training",
-         {.otherwise = "only at the end"}},
-        {"save", config::text(&L::save, "FILE.safetensors"), kOutput, kLaunch,
-         "write the final parameters to this file, and their moving averages to FILE.ema.safetensors"},
-        {"report", config::text(&L::report, "FILE.html"), kOutput, kLaunch,
-         "write a report of the run to this file: a web page with plots of loss, staleness and the workers' time, the "
-         "settings, and the machine",
-         {.common = kLaunch}},
-        {"trace", config::text(&L::trace, "FILE"), kOutput, kLaunch,
-         "write a trace of the workers' steps to this file, for ui.perfetto.dev; at most 300000 spans per worker"},
-        {"record", config::text(&L::record, "DIR"), kRun, kLaunch,
-         "record the order of pulls and pushes in this folder, for --replay; modes async and ssp only"},
-        {"replay", config::text(&L::replay, "DIR"), kRun, kLaunch,
-         "run a recorded job again, in the recorded order; the parameters are the same, bit for bit"},
-        {"replace", config::flag(&L::replace), kRun, kLaunch,
-         "remove a dead job of this name even if it holds a result"},
-        {"workers-per-process", workers_or_auto(), kWorkers, kLaunch,
-         "run up to this many workers in each process, which share a CUDA context and die together; auto: the workers of "
-         "each GPU"},
-        {"restart-workers", config::flag(&L::restart_workers), kWorkers, kLaunch,
-         "start a replacement for each worker that dies"},
-        {"bridge", config::text(&L::bridge, "HOST:PORT/BOXES"), kWorkers, kLaunch,
-         "join this box's job with those of other boxes: start python -m ps_shm.bridge beside the workers, and again when "
-         "it dies; box 0 is reached at HOST:PORT; more of its options may follow, after spaces: 'box0:29400/3 --box 1 "
-         "--wire bfloat16'", {.otherwise = "none"}},
-        {"json", config::flag(&L::json), kOutput, kLaunch,
-         "print one JSON object to stdout at the end, and all other output to stderr", {.common = kLaunch}},
-        {"verbose", config::flag(&L::verbose), kOutput, kLaunch, "show all output of the ps and the workers"},
-    };
-    // clang-format on
-    rows.insert(rows.end(), own.begin(), own.end());
+    config::append(rows, of_each_worker());
+    config::append(rows, of_results_and_launch());
     return rows;
   }();
   return kRows;

@@ -179,6 +179,13 @@ Engine::Pause pause_of(Straggler& straggler, PhaseTimer& timer, PhaseSeconds& ph
   return pushes_unseen ? Engine::Pause() : [] { return true; };
 }
 
+void warn_of_local_rate(const EngineParts& parts, const std::string& who) {
+  Worker& worker = parts.worker;
+  if (!parts.has_local_steps() || !worker.is_chief() || !parts.options.warn) return;
+  const std::string warning = warn_of_overshooting(worker.config(), worker.live().lr);
+  if (!warning.empty()) parts.options.warn(fmt::format("{}: {}", who, warning));
+}
+
 void observe(const EngineParts& parts, const Engine& engine, std::uint64_t global_steps, std::uint64_t steps) {
   parts.options.observer->observe({.step = global_steps,
                                    .steps = steps,
@@ -186,6 +193,20 @@ void observe(const EngineParts& parts, const Engine& engine, std::uint64_t globa
                                    .loss = double(engine.loss()),
                                    .is_update = parts.has_local_steps(),
                                    .gradients = engine.gradients()});
+}
+
+// Returns the number of global steps. `log` has not been told of the first step of a job whose workers wait for each
+// other, since their programs are still starting.
+std::uint64_t end_step(Worker& worker, Engine& engine, bool waits_for_start, TrainLog& log, PhaseTimer& timer,
+                       PhaseSeconds& phases) {
+  const Clock::time_point begin = Clock::now();
+  const std::uint64_t global_steps = worker.step();
+  engine.begin_next();
+  double start = 0.0;
+  if (waits_for_start) log.skip(Clock::now() - begin);
+  timer.end(waits_for_start ? start : phases.step, "step()");
+  timer.end_step();
+  return global_steps;
 }
 
 void pull_result(Worker& worker, std::span<const Variable> variables, const Model& model, TrainResult& result) {
@@ -207,9 +228,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
   const std::unique_ptr<Engine> engine =
       options.gpu ? make_gpu_engine(parts) : make_cpu_engine(parts, result.parameters);
   const std::uint64_t examples = parts.batch() * parts.push_every();  // per step
-  if (parts.has_local_steps() && worker.is_chief() && options.warn)
-    if (const std::string warning = warn_of_overshooting(worker.config(), worker.live().lr); !warning.empty())
-      options.warn(fmt::format("{}: {}", who, warning));
+  warn_of_local_rate(parts, who);
   const bool waits_for_others = traits_of(worker.config().mode).steps_together();
   // With `stop`, a GPU's step does not wait for its loss: the worker stops after the push.
   const bool pushes_unseen = !guard.is_on() || (options.gpu && options.on_nan == OnNan::kStop);
@@ -241,14 +260,7 @@ TrainResult train(Worker& worker, Model& model, const Dataset& data, const Train
       else
         engine->skip();
       timer.end(phases.push, "push");
-      const Clock::time_point begin = Clock::now();
-      global_steps = worker.step();
-      engine->begin_next();
-      double start = 0.0;
-      const bool is_first = waits_for_others && steps == 0;  // other workers' programs are still starting
-      if (is_first) log.skip(Clock::now() - begin);
-      timer.end(is_first ? start : phases.step, "step()");
-      timer.end_step();
+      global_steps = end_step(worker, *engine, waits_for_others && steps == 0, log, timer, phases);
       if (pushes_unseen) guard.takes(engine->loss());  // warns, or stops this worker
       worker.report(engine->loss(), ++steps * examples);
       log.enter(engine->loss(), global_steps);
