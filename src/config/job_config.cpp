@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <iterator>
 
+#include "config/eviction.hpp"
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
-#include "ps_shm/table_spec.hpp"
 #include "ps_shm/variable_spec.hpp"
 #include "update/dtypes.hpp"
 #include "update/traits.hpp"
@@ -53,19 +53,7 @@ const char* to_string(Layout layout) noexcept {
   return "unknown";
 }
 
-const char* to_string(Evict evict) noexcept {
-  switch (evict) {
-    case Evict::kLru:
-      return "lru";
-    case Evict::kLfu:
-      return "lfu";
-    case Evict::kAge:
-      return "age";
-    case Evict::kNone:
-      return "none";
-  }
-  return "unknown";
-}
+const char* to_string(Evict evict) noexcept { return traits_of(evict).name; }
 
 const char* to_string(Adds adds) noexcept {
   switch (adds) {

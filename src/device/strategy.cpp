@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "shm/segment/placement.hpp"
 
 namespace ps_shm::device {
@@ -106,6 +109,45 @@ static_assert(shm::kGpuChunkBytes >= kCopyEngineChunkBytes, "`chunk-bytes` gpu i
 
 std::string size_text(std::size_t bytes) { return fmt::format("{} MiB", bytes >> 20); }
 
+// When variables are pulled by a path, and why.
+struct PullRule {
+  PullPath path;
+  bool (*applies)(const GpuInfo& gpu, const StrategyInput& input);
+  std::string (*reason)(const StrategyInput& input);
+};
+
+// The first row that applies counts; the last one always does.
+constexpr PullRule kPullRules[] = {
+    {PullPath::kKernel, [](const GpuInfo&, const StrategyInput& input) { return input.pull_bytes <= kKernelPullBytes; },
+     [](const StrategyInput&) {
+       return fmt::format(
+           "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
+           size_text(kKernelPullBytes));
+     }},
+    {PullPath::kKernel, [](const GpuInfo& gpu, const StrategyInput&) { return reads_as_fast_by_kernel(gpu); },
+     [](const StrategyInput&) {
+       return std::string(
+           "The GPU uses the CPUs' page tables (attribute 100), so one kernel gathers the chunks: over such a link it "
+           "reads host memory as fast as the copy engine, without a CPU.");
+     }},
+    {PullPath::kKernel,
+     [](const GpuInfo&, const StrategyInput& input) { return input.large_chunk_bytes <= kKernelPullBytes; },
+     [](const StrategyInput&) {
+       return fmt::format(
+           "The copy engine is faster for chunks with at least {} KiB of values (`chunk-bytes`), but no more than {} "
+           "are in such chunks, so one kernel gathers all.",
+           kCopyEngineChunkBytes >> 10, size_text(kKernelPullBytes));
+     }},
+    {PullPath::kCopyEngine, [](const GpuInfo&, const StrategyInput&) { return true; },
+     [](const StrategyInput& input) {
+       return fmt::format(
+           "The copy engine fetches the {} that are in chunks with at least {} KiB of values: it reads host memory "
+           "faster than a kernel{}.",
+           size_text(input.large_chunk_bytes), kCopyEngineChunkBytes >> 10,
+           input.large_chunk_bytes < input.pull_bytes ? ", which gathers the others meanwhile" : "");
+     }},
+};
+
 }  // namespace
 
 bool has_native_float_adds(const GpuInfo& gpu) {
@@ -116,33 +158,11 @@ bool has_native_float_adds(const GpuInfo& gpu) {
 Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
   if (gpu.host_register_supported == 0 || !input.is_registered) return through_host(gpu);
   Strategy strategy;
-  if (input.pull_bytes <= kKernelPullBytes) {
-    strategy.pull = PullPath::kKernel;
-    strategy.pull_reason = fmt::format(
-        "A pull has no more than {}, so one kernel gathers the chunks: its launch is cheaper than a copy for each.",
-        size_text(kKernelPullBytes));
-  } else if (reads_as_fast_by_kernel(gpu)) {
-    strategy.pull = PullPath::kKernel;
-    strategy.pull_reason =
-        "The GPU uses the CPUs' page tables (attribute 100), so one kernel gathers the chunks: over such a link it "
-        "reads "
-        "host memory as fast as the copy engine, without a CPU.";
-  } else if (input.large_chunk_bytes <= kKernelPullBytes) {
-    strategy.pull = PullPath::kKernel;
-    strategy.pull_reason = fmt::format(
-        "The copy engine is faster for chunks with at least {} KiB of values (`chunk-bytes`), but no more than {} are "
-        "in "
-        "such chunks, so one kernel gathers all.",
-        kCopyEngineChunkBytes >> 10, size_text(kKernelPullBytes));
-  } else {
-    strategy.pull = PullPath::kCopyEngine;
-    strategy.gathers_rest = input.large_chunk_bytes < input.pull_bytes;
-    strategy.pull_reason = fmt::format(
-        "The copy engine fetches the {} that are in chunks with at least {} KiB of values: it reads host memory faster "
-        "than a kernel{}.",
-        size_text(input.large_chunk_bytes), kCopyEngineChunkBytes >> 10,
-        strategy.gathers_rest ? ", which gathers the others meanwhile" : "");
-  }
+  const auto row = std::find_if(std::begin(kPullRules), std::end(kPullRules),
+                                [&](const PullRule& one) { return one.applies(gpu, input); });
+  strategy.pull = row->path;
+  strategy.gathers_rest = row->path == PullPath::kCopyEngine && input.large_chunk_bytes < input.pull_bytes;
+  strategy.pull_reason = row->reason(input);
   choose_adds(gpu, input, strategy);
   choose_registration(gpu, strategy);
   strategy.push = PushPath::kStaged;
@@ -150,15 +170,16 @@ Strategy choose_strategy(const GpuInfo& gpu, const StrategyInput& input) {
       "{}radients are copied to the worker's own pinned memory chunk by chunk, and the CPU pushes each chunk while the "
       "next one is on the bus.",
       strategy.native_adds ? "Of all other variables, g" : "G");
-  strategy.stream_waits = gpu.stream_wait && strategy.pull == PullPath::kKernel;
+  const shm::PullPathTraits& pull = traits_of(strategy.pull);
+  strategy.stream_waits = gpu.stream_wait && !pull.needs_cpu;
   if (!gpu.stream_wait)
     strategy.wait_reason =
         "This driver has no cuStreamWaitValue32, or CUDA_LAUNCH_BLOCKING is set, so the CPU enqueues a step's work "
         "when "
         "the step has opened.";
   else if (!strategy.stream_waits)
-    strategy.wait_reason =
-        "The CPU takes part in pulls by the copy engine, so it enqueues a step's work when the step has opened.";
+    strategy.wait_reason = fmt::format(
+        "The CPU takes part in pulls {}, so it enqueues a step's work when the step has opened.", pull.in_words);
   else
     strategy.wait_reason =
         "The stream itself can wait for a step to open (cuStreamWaitValue32), so its work is enqueued ahead.";
@@ -201,18 +222,8 @@ shm::GpuNote note_of(const GpuInfo& gpu, const Strategy& strategy, std::uint64_t
 }
 
 std::string describe(const Strategy& strategy) {
-  std::string text;
-  switch (strategy.pull) {
-    case PullPath::kKernel:
-      text = "pulls by a kernel";
-      break;
-    case PullPath::kCopyEngine:
-      text = strategy.gathers_rest ? "pulls by the copy engine and a kernel" : "pulls by the copy engine";
-      break;
-    case PullPath::kThroughHost:
-      text = "pulls through the host";
-      break;
-  }
+  std::string text =
+      fmt::format("pulls {}{}", traits_of(strategy.pull).in_words, strategy.gathers_rest ? " and a kernel" : "");
   text += strategy.push == PushPath::kStaged ? ", pushes staged" : ", pushes through the host";
   if (strategy.native_adds) text += ", adds to in-place variables itself";
   return text;

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 
+#include "config/eviction.hpp"
 #include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
@@ -60,7 +61,7 @@ void check(const TableSpec& spec, const JobConfig& config, UpdateRule rule) {
     refuse(spec, fmt::format("admit_after must be from 1 to 255, not {}", spec.admit_after));
   if (!(spec.initial_range >= 0) || !std::isfinite(spec.initial_range))
     refuse(spec, fmt::format("initial_range must be at least 0, not {}", spec.initial_range));
-  if (const auto evict = static_cast<std::uint32_t>(spec.evict); evict < 1 || evict > 4)
+  if (find_eviction(static_cast<std::uint32_t>(spec.evict)) == nullptr)
     refuse(spec, "there is no such way to evict rows");
 }
 

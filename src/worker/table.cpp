@@ -7,6 +7,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "config/eviction.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/racing.hpp"
@@ -136,11 +137,12 @@ void TableState::tell_of_memory() {
   if (!has_told || !parts.front()->may_tell()) return;
   const TableStatistics now = statistics();
   Wait(core.options, std::nullopt, 1)
-      .log(fmt::format("worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now "
-                       "on it {}; give "
-                       "/dev/shm more memory, or declare fewer rows",
-                       core.rank, spec.name, now.rows, now.max_rows,
-                       spec.evict != Evict::kNone ? "evicts rows to make room for new keys" : "refuses new keys"));
+      .log(fmt::format(
+          "worker {}: table '{}' has {} of at most {} rows, and /dev/shm has no memory for more: from now "
+          "on it {}; give "
+          "/dev/shm more memory, or declare fewer rows",
+          core.rank, spec.name, now.rows, now.max_rows,
+          traits_of(spec.evict).makes_space ? "evicts rows to make room for new keys" : "refuses new keys"));
 }
 
 TableStatistics TableState::statistics() const {

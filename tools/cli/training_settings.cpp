@@ -1,6 +1,7 @@
 // The table of training settings: model, data, batches.
 #include "cli/option_tables.hpp"
 #include "cli/sparse_options.hpp"
+#include "config/eviction.hpp"
 #include "config/values.hpp"
 #include "train/models/models.hpp"
 
@@ -25,8 +26,7 @@ const config::Settings<train::TableOptions>& table_settings() {
       {"admit-after", whole(&T::admit_after, 1, 255), kData, kBoth,
        "--keyed: a feature gets a row the Nth time that it is pushed"},
       {"evict", choice(&T::evict), kData, kBoth,
-       "--keyed: which row makes room for a new one if there are --max-rows: the least frequently or the least recently "
-       "pushed one, or the oldest; none: new features get no row"},
+       std::string("--keyed: which row makes room for a new one if there are --max-rows: ") + kEvictionsInWords},
       {"ttl", seconds(&T::ttl), kData, kBoth,
        "--keyed: rows that were not pushed for so long are evicted, with --evict age rows that are older; 0: none; at most "
        "30 days", {.unit = "s"}},

@@ -17,17 +17,6 @@ std::uint64_t note_bits(std::uint64_t word, unsigned first, unsigned bits) noexc
 
 }  // namespace
 
-const char* to_string(PullPath pull) noexcept {
-  switch (pull) {
-    case PullPath::kKernel:
-      return "kernel";
-    case PullPath::kCopyEngine:
-      return "copy engine";
-    case PullPath::kThroughHost:
-      break;
-  }
-  return "through host";  // also for a number of a newer program
-}
 const char* to_string(PushPath push) noexcept { return push == PushPath::kStaged ? "staged" : "through host"; }
 
 void note_gpu(WorkerShm& entry, const GpuNote& note) noexcept {

@@ -2,8 +2,11 @@
 // get the words of two notes.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 
@@ -15,7 +18,31 @@ namespace ps_shm::shm {
 enum class PullPath : std::uint8_t { kKernel, kCopyEngine, kThroughHost };
 enum class PushPath : std::uint8_t { kStaged, kThroughHost };
 
-const char* to_string(PullPath pull) noexcept;  // "kernel", "copy engine", "through host"
+struct PullPathTraits {
+  PullPath path;
+  const char* name;      // for tables and JSON
+  const char* in_words;  // behind "pulls"
+  bool needs_cpu;        // a CPU takes part, so a stream cannot pull by itself
+};
+
+// clang-format off
+inline constexpr PullPathTraits kPullPaths[] = {
+    {PullPath::kKernel,      "kernel",       "by a kernel",        false},
+    {PullPath::kCopyEngine,  "copy engine",  "by the copy engine", true},
+    {PullPath::kThroughHost, "through host", "through the host",   true},
+};
+// clang-format on
+
+// A number of a newer program stands for the path through the host.
+constexpr const PullPathTraits& traits_of(PullPath path) noexcept {
+  const auto number = static_cast<std::size_t>(path);
+  return kPullPaths[number < std::size(kPullPaths) ? number : static_cast<std::size_t>(PullPath::kThroughHost)];
+}
+static_assert(std::all_of(std::begin(kPullPaths), std::end(kPullPaths),
+                          [](const PullPathTraits& row) { return traits_of(row.path).path == row.path; }),
+              "rows are found by their path's number");
+
+constexpr const char* to_string(PullPath pull) noexcept { return traits_of(pull).name; }
 const char* to_string(PushPath push) noexcept;  // "staged", "through host"
 
 struct GpuNote {

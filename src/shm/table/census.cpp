@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "ps_shm/table_spec.hpp"
+#include "config/eviction.hpp"
 
 namespace ps_shm::shm {
 namespace {
@@ -199,7 +199,7 @@ class CensusTaker {
   }
 
   void note_use(const TableRowShm& there) {
-    if (static_cast<Evict>(checked_.evict) != Evict::kLfu || request_.most_hot_rows == 0) return;
+    if (!traits_of(static_cast<Evict>(checked_.evict)).counts_uses || request_.most_hot_rows == 0) return;
     std::vector<PartCensus::Used>& all = census_.hottest;  // a heap: the coldest of them comes first
     const PartCensus::Used used{there.key.load_relaxed(), there.used.hint() & kMaxFrequency};
     if (all.size() == request_.most_hot_rows) {

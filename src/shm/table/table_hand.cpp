@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ps_shm/table_spec.hpp"
 #include "shm/base/clock.hpp"
 #include "shm/table/table_part.hpp"
 
@@ -36,12 +35,11 @@ void TablePart::note_time(TableLane& lane) const noexcept {
 // Notes a use of the row, where that says something new.
 void TablePart::touch(TableLane& lane, TableRowShm& there) const noexcept {
   if (lane.is_guest) return;
-  const auto by = static_cast<Evict>(shm_.evict);
   std::uint32_t before = there.used.hint(), now;  // it says only which rows are worth least
   do {
     std::uint32_t time = before >> 8, frequency = before & kMaxFrequency;
-    if (by != Evict::kAge && age_of(before, lane.time) != 0) time = lane.time;  // it never moves back
-    if (by == Evict::kLfu && frequency < kMaxFrequency) {
+    if (eviction_.notes_time && age_of(before, lane.time) != 0) time = lane.time;  // it never moves back
+    if (eviction_.counts_uses && frequency < kMaxFrequency) {
       if (frequency < kExactFrequency || lane.draw() % (4 * (frequency - kExactFrequency) + 4) == 0) ++frequency;
     }
     now = make_used(time, frequency);
@@ -205,7 +203,7 @@ std::uint64_t TablePart::look_at(TableLane& lane, std::uint64_t at, bool may_evi
       if (!may_evict) break;
       std::uint32_t used = there.used.hint();
       const std::uint32_t frequency = used & kMaxFrequency;
-      const bool by_frequency = static_cast<Evict>(shm_.evict) == Evict::kLfu;
+      const bool by_frequency = eviction_.counts_uses;
       const std::uint64_t worth =
           (by_frequency ? std::uint64_t{frequency} << 24 : 0) | (kTimeMask - age_of(used, lane.time));
       lane.candidates.push_back({worth, {at, word, key, false}});

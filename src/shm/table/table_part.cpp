@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "ps_shm/errors.hpp"
-#include "ps_shm/table_spec.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/segment/attach_outcome.hpp"
 #include "update/call.hpp"
@@ -34,6 +33,7 @@ constexpr bool may_be_linked(std::uint64_t word) noexcept {
 TablePart::TablePart(Segment&& segment, std::function<std::uint32_t(std::uint32_t)> owner_of)
     : segment_(std::move(segment)),
       shm_(*reinterpret_cast<TableShm*>(segment_.data() + kTableOffset)),
+      eviction_(traits_of(static_cast<Evict>(shm_.evict))),
       hash_(key_hash_of(shm_)),
       lanes_(reinterpret_cast<TableLaneShm*>(segment_.data() + kLanesOffset)),
       sightings_(reinterpret_cast<AtomicShm<std::uint8_t>*>(segment_.data() + shm_.sightings_offset)),
@@ -351,7 +351,7 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
     lane.shared->inserting.store_release(0);
     fault_point(FaultPoint::kClaimLost);
     if (take_unused(lane)) continue;
-    const bool may_evict = !lane.is_guest && shm_.evict != static_cast<std::uint32_t>(Evict::kNone);
+    const bool may_evict = !lane.is_guest && eviction_.makes_space;
     if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
     make_room(lane, may_evict);
   }

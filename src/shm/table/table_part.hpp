@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "config/eviction.hpp"
 #include "shm/segment/segment.hpp"
 #include "shm/segment/table_layout.hpp"
 
@@ -261,6 +262,7 @@ class TablePart {
 
   Segment segment_;
   TableShm& shm_;
+  const EvictionTraits& eviction_;
   KeyHash hash_;
   TableLaneShm* lanes_;
   AtomicShm<std::uint8_t>* sightings_;

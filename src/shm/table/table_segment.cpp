@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "config/eviction.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/segment/attach_outcome.hpp"
@@ -171,7 +172,7 @@ bool is_table(const Segment& segment, const JobSegments& job, TableShm& checked)
     return false;
   if (there.part >= there.parts || there.parts > kMaxShards || there.lanes != job.lanes() || there.row_elements == 0 ||
       there.row_elements > kMaxTableRowSize || there.max_rows == 0 || there.max_rows > kMaxTableRows ||
-      there.evict < 1 || there.evict > 4 || key_hash_of(there) != job.key_hash() ||
+      find_eviction(there.evict) == nullptr || key_hash_of(there) != job.key_hash() ||
       std::memchr(there.name, 0, sizeof there.name) == nullptr)
     return false;
   TableShm placed = {};
