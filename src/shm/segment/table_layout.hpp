@@ -80,7 +80,7 @@ struct TableRowShm {
 };
 
 // TableRowShm::used: the time of the last use in units of 2^28 ns, a quarter of a second, and how often the row is used,
-// less a part of it now and then when the hand passes (table_hand.cpp). A hint which rows are worth least.
+// less a part of it now and then when the clock sweep passes (clock_sweep.cpp). A hint which rows are worth least.
 inline constexpr std::uint32_t kTimeMask = 0xffffff, kMaxFrequency = 0xff;
 inline constexpr unsigned kTimeShift = 28;
 constexpr std::uint32_t make_used(std::uint32_t time, std::uint32_t frequency) noexcept {
@@ -146,7 +146,7 @@ struct alignas(kWriterLine) TableShm {
   AtomicShm<std::uint64_t> rows_backed;   // rows below it have memory
   AtomicShm<std::uint64_t> buckets_made;  // buckets below it have been linked, or soon will be: a hint
   std::uint8_t pad3[104];
-  AtomicShm<std::uint64_t> hand;  // the clock's hand: the next row that is looked at
+  AtomicShm<std::uint64_t> hand;  // of the clock sweep: the next row that it visits
   std::uint8_t pad4[120];
 };
 

@@ -41,7 +41,7 @@ class CensusTaker {
 
   PartCensus take() {
     for (std::uint64_t bucket = 0; bucket < bucket_count_ && !is_over(); bucket += request_.share) look_behind(bucket);
-    for (std::uint64_t number = 0; number < end_; number += request_.share) look_at(number);
+    for (std::uint64_t number = 0; number < end_; number += request_.share) read(number);
     std::sort_heap(census_.hottest.begin(), census_.hottest.end(), is_hotter);
     return std::move(census_);
   }
@@ -167,7 +167,7 @@ class CensusTaker {
     return state_of(word) == RowState::kLive || state_of(word) == RowState::kSealed;
   }
 
-  void look_at(std::uint64_t number) {
+  void read(std::uint64_t number) {
     const std::uint64_t word = row(number).word.load_acquire();  // (table.E1)
     ++census_.sampled;
     const bool is_linked = request_.share == 1 && is_linked_[number];

@@ -16,10 +16,10 @@ struct PartCensus {
   std::uint64_t linked = 0;                 // rows that have keys
   std::uint64_t sealed = 0;                 // of these: somebody means to evict them
   std::uint64_t free = 0;                   // anybody's
-  std::uint64_t claimed = 0, unlinked = 0;  // being made; or left so by a dead worker, until the hand comes by
+  std::uint64_t claimed = 0, unlinked = 0;  // being made; or left so by a dead worker, until the clock sweep comes by
   std::uint64_t dead = 0;                   // evicted, and not free yet: likewise
   std::vector<std::uint64_t> chains;        // [n]: buckets with n rows behind them, up to the next bucket
-  std::uint64_t passed = 0;                 // buckets whose rows have changed at each of many looks
+  std::uint64_t passed = 0;                 // buckets whose rows have changed at each of many reads
   std::vector<std::string> faults;          // what must not be
 
   struct Used {
@@ -30,7 +30,7 @@ struct PartCensus {
 };
 
 struct CensusRequest {
-  std::uint64_t share = 1;         // looks at one of so many buckets and rows; only 1 finds rows that are in no chain
+  std::uint64_t share = 1;         // reads one of so many buckets and rows; only 1 finds rows that are in no chain
   bool is_in_use = false;          // then rows that come and go meanwhile are no fault
   std::size_t most_hot_rows = 10;  // in `hottest`
 };

@@ -15,7 +15,7 @@ namespace ps_shm::shm {
 namespace {
 
 constexpr int kMaxWalk = 64;                  // rows; find() goes further
-constexpr int kMaxTurns = 64;                 // of the hand, for one row
+constexpr int kMaxSweeps = 64;                // for one row
 constexpr std::uint32_t kNoRow = 0xffffffff;  // as a hint
 constexpr std::uint64_t kLine = 64;
 constexpr std::uint64_t kMostFetched = 1024;  // bytes of a row; the processor itself goes on from there
@@ -333,7 +333,7 @@ bool TablePart::take_unused(TableLane& lane) {
 // (table.I1, table.I2) Claims a free row, evicting others if there is none. The row is FREE(this lane), and noted.
 // Nothing: the table is full.
 std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
-  for (int turns = 0;;) {
+  for (int sweeps = 0;;) {
     while (!lane.free_rows.empty()) {
       const std::uint32_t number = lane.free_rows.back();
       lane.free_rows.pop_back();
@@ -347,17 +347,17 @@ std::optional<std::uint64_t> TablePart::claim(TableLane& lane) {
       fence_release();  // (table.I2) who copies what lay here sees another word (table.R3)
       return number;
     }
-    // (table.I7) Otherwise the hand would take the row that was lost for one that is being made.
+    // (table.I7) Otherwise the clock sweep would take the row that was lost for one that is being made.
     lane.shared->inserting.store_release(0);
     fault_point(FaultPoint::kClaimLost);
     if (take_unused(lane)) continue;
     const bool may_evict = !lane.is_guest && eviction_.makes_space;
-    if (turns++ == (may_evict ? kMaxTurns : 1)) return std::nullopt;
-    make_room(lane, may_evict);
+    if (sweeps++ == (may_evict ? kMaxSweeps : 1)) return std::nullopt;
+    make_space(lane, may_evict);
   }
 }
 
-// (table.I1 to table.I7) Nothing: the key is not admitted, or there is no room.
+// (table.I1 to table.I7) Nothing: the key is not admitted, or there is no space.
 std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batch& batch, std::size_t i,
                                                      const RowMaker& maker, bool admits_all) {
   std::uint64_t ignored;
@@ -410,7 +410,7 @@ std::optional<std::uint64_t> TablePart::find_or_make(TableLane& lane, const Batc
     lane.shared->inserting.store_release(0);  // (table.I7)
     fault_point(FaultPoint::kRowDone);
     count(lane, TableCounter::kMade);
-    if (shm_.ttl_ns != 0) turn(lane, 2, 0);
+    if (shm_.ttl_ns != 0) sweep(lane, 2, 0);
     return mine;
   }
 }

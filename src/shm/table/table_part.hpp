@@ -18,7 +18,7 @@
 namespace ps_shm::shm {
 
 constexpr std::uint64_t kRowsAtOnce = 64;          // that a lane takes of the unused ones
-constexpr std::size_t kFreeRowsAtMost = 1U << 16;  // that a lane remembers; the hand finds the others
+constexpr std::size_t kFreeRowsAtMost = 1U << 16;  // that a lane remembers; the clock sweep finds the others
 
 // Rows whose memory is asked for together: that of 1 MiB, or of as many rows as a lane takes.
 constexpr std::uint64_t rows_of_step(std::uint64_t row_bytes) noexcept {
@@ -46,7 +46,7 @@ struct TableLane {
   std::uint32_t number = 0;
   std::uint32_t owner = 0;               // its number, which its pins and its note have
   std::vector<std::uint32_t> free_rows;  // that may be free, at most kFreeRowsAtMost: others may take them
-  bool is_guest = false;                 // what it changes counts as no use of a row, and it evicts none to make room
+  bool is_guest = false;                 // what it changes counts as no use of a row, and it evicts none to make space
   std::uint64_t random = 0;
 
   // A pseudo-random number of 24 bits (Knuth's MMIX).
@@ -110,7 +110,7 @@ class TablePart {
   void follow(Batch& batch, bool to_write) const noexcept;
 
   // (table.P1 to table.P3) Finds or makes the rows of the keys, and pins them: rows[i] is where the elements of key i are, or
-  // nullptr if it has no row, because it is not admitted or there is no room. No other key gets them until the lane's
+  // nullptr if it has no row, because it is not admitted or there is no space. No other key gets them until the lane's
   // next pin() or unpin(). admits_all: whether keys get rows whatever `admit_after` is. Lock-free.
   void pin(TableLane& lane, const Batch& batch, const RowMaker& maker, bool admits_all, float** rows);
   // (table.P6) How often the row has been pushed before. Requires: the lane has pinned it; `elements` is where pin() said.
@@ -152,9 +152,9 @@ class TablePart {
 
   // Evicts the rows of these keys but for those that are being pushed. Returns how many it evicted.
   std::uint64_t evict(TableLane& lane, std::span<const std::uint64_t> keys);
-  // Lets the hand look at so many rows: repairs what the dead have left, and evicts rows that are too old. Returns how
+  // Sweeps over so many rows: repairs what the dead have left, and evicts rows that are too old. Returns how
   // many it evicted.
-  std::uint64_t tend(TableLane& lane, std::uint64_t looks);
+  std::uint64_t tend(TableLane& lane, std::uint64_t rows);
 
   // The number of a new dump of the table (table.D1). Requires: the table's first part. Throws Error (kExhausted).
   std::uint32_t next_dump();
@@ -242,9 +242,9 @@ class TablePart {
   void note_time(TableLane& lane) const noexcept;
   bool has_noted(std::uint32_t lane, std::uint64_t number) const;
   bool is_being_made(std::uint64_t number) const;
-  void make_room(TableLane& lane, bool may_evict);
-  std::uint64_t turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted);
-  std::uint64_t look_at(TableLane& lane, std::uint64_t at, bool may_evict);
+  void make_space(TableLane& lane, bool may_evict);
+  std::uint64_t sweep(TableLane& lane, std::uint64_t rows, std::uint64_t wanted);
+  std::uint64_t visit(TableLane& lane, std::uint64_t at, bool may_evict);
   std::uint64_t seal_worst(TableLane& lane, std::uint64_t wanted);
   bool is_expired(const TableLane& lane, const TableRowShm& there) const noexcept;
   bool seal(TableLane& lane, std::uint64_t number, std::uint64_t word, std::uint64_t key, bool is_expired);

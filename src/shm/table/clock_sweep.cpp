@@ -1,4 +1,4 @@
-// The clock's hand of a table: which rows are worth least, evicting them, and taking back what the dead have left.
+// The clock sweep of a table: which rows are worth least, evicting them, and taking back what the dead have left.
 #include <algorithm>
 #include <utility>
 
@@ -8,8 +8,8 @@
 namespace ps_shm::shm {
 namespace {
 
-constexpr std::uint64_t kLooks = 256;            // a sample of so many rows, of which the worst are evicted
-constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a look at the pins
+constexpr std::uint64_t kSample = 256;           // a sample of so many rows, of which the worst are evicted
+constexpr std::uint64_t kEvictedAtOnce = kPins;  // they share a fence and a reading of the pins
 constexpr int kMaxRounds = 8;                    // of evict() and expire(), for rows that others change meanwhile
 constexpr std::uint32_t kExactFrequency = 16;    // from there on, uses are counted as Morris (1978) did
 
@@ -71,7 +71,7 @@ void TablePart::free_dead(TableLane& lane, std::uint64_t number, std::uint64_t w
   lane.remember_free(number);
 }
 
-// (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was looked at (table.E1).
+// (table.E8) Frees a row that a dead lane was making. Requires: it had that word when it was visited (table.E1).
 void TablePart::recover(TableLane& lane, std::uint64_t number, std::uint64_t word) {
   if (!row(number).word.try_exchange_acq_rel(word, next_word(word, RowState::kFree, 0))) return;  // (table.E8)
   fault_point(FaultPoint::kRowRecovered);
@@ -133,23 +133,23 @@ std::uint64_t TablePart::evict_sealed(TableLane& lane) {
   return evicted;
 }
 
-// The clock's hand over `looks` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
+// Goes on over `rows` rows (table.E1). Evicts those that are too old and, if that and the dead have left no
 // free row, the `wanted` rows that are worth least. Returns how many it evicted.
-std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_t wanted) {
+std::uint64_t TablePart::sweep(TableLane& lane, std::uint64_t rows, std::uint64_t wanted) {
   const std::uint64_t end = rows_used();
   if (end == 0) return 0;
-  std::uint64_t at = shm_.hand.fetch_add_relaxed(looks);  // relaxed: it does not matter who looks at what
+  std::uint64_t at = shm_.hand.fetch_add_relaxed(rows);  // relaxed: it does not matter who visits which rows
   if (at >= end) {
     // Not only the remainder: that of a sum that grows faster than the table is always near the table's end.
     at %= end;
-    shm_.hand.leave_hint(at + looks);
+    shm_.hand.leave_hint(at + rows);
   }
   std::uint64_t evicted = 0;
   lane.candidates.clear();
   lane.in_vain.clear();
-  for (; looks != 0; --looks, at = at + 1 == end ? 0 : at + 1) {
-    if (looks % kLooks == 0) note_time(lane);  // a long turn goes on while others use rows
-    evicted += look_at(lane, at, wanted != 0);
+  for (; rows != 0; --rows, at = at + 1 == end ? 0 : at + 1) {
+    if (rows % kSample == 0) note_time(lane);  // a long sweep goes on while others use rows
+    evicted += visit(lane, at, wanted != 0);
   }
   if (lane.free_rows.empty()) evicted += seal_worst(lane, wanted);
   return evicted + evict_sealed(lane);
@@ -157,7 +157,7 @@ std::uint64_t TablePart::turn(TableLane& lane, std::uint64_t looks, std::uint64_
 
 // Repairs what a dead process has left in the row, and seals it if it is too old; otherwise, if `may_evict`, it is a
 // candidate. Returns how many rows it evicted.
-std::uint64_t TablePart::look_at(TableLane& lane, std::uint64_t at, bool may_evict) {
+std::uint64_t TablePart::visit(TableLane& lane, std::uint64_t at, bool may_evict) {
   TableRowShm& there = row(at);
   std::uint64_t word = there.word.load_acquire();  // (table.E1)
   const std::uint64_t key = there.key.load_relaxed();
@@ -230,16 +230,16 @@ std::uint64_t TablePart::seal_worst(TableLane& lane, std::uint64_t wanted) {
   return evicted;
 }
 
-void TablePart::make_room(TableLane& lane, bool may_evict) {
+void TablePart::make_space(TableLane& lane, bool may_evict) {
   if (may_evict)
-    turn(lane, kLooks, kEvictedAtOnce);
+    sweep(lane, kSample, kEvictedAtOnce);
   else
-    turn(lane, kEvictedAtOnce, 0);
+    sweep(lane, kEvictedAtOnce, 0);
 }
 
-std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t looks) {
+std::uint64_t TablePart::tend(TableLane& lane, std::uint64_t rows) {
   note_time(lane);
-  const std::uint64_t evicted = turn(lane, looks, 0);
+  const std::uint64_t evicted = sweep(lane, rows, 0);
   return evicted + repeat_in_vain(lane, true);
 }
 
