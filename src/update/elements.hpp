@@ -62,16 +62,18 @@ decltype(auto) with_element_update(const Settings& settings, float lr, float sca
 }
 
 // A change of one element that bypasses the optimizer (Change of rules.hpp): change(x, value) changes the kFloats
-// floats at x.
+// floats at x. is_sum(): whether it adds the value.
 template <std::size_t kRecord>
 struct ElementAdd {
   static constexpr std::size_t kFloats = kRecord;
+  static constexpr bool is_sum() noexcept { return true; }
   void operator()(float* x, float delta) const noexcept { x[0] += delta; }
 };
 
 template <std::size_t kRecord>
 struct ElementAssign {
   static constexpr std::size_t kFloats = kRecord;
+  static constexpr bool is_sum() noexcept { return false; }
   void operator()(float* x, float value) const noexcept { x[0] = value; }
 };
 
@@ -82,6 +84,7 @@ struct ComputedChange {
   Settings settings;
   float lr;
   bool adds;
+  bool is_sum() const noexcept { return adds; }
   void operator()(float* x, float value) const noexcept {
     const float before = adds ? Rule::value_of(settings, lr)(x) : 0.0F;
     Rule::set_element(settings, lr, x, adds ? before + value : value);
@@ -89,24 +92,34 @@ struct ComputedChange {
 };
 
 // If the rule keeps row state, the row's state is reset first.
-template <class Rule>
+template <std::size_t kRecord, bool kHasRowState>
 struct ElementReset {
-  static constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
+  static constexpr std::size_t kFloats = kRecord;
   Settings settings;
   float lr;
+  static constexpr bool is_sum() noexcept { return false; }
   void operator()(float* x, float value) const noexcept { initialise_elements(settings, lr, &value, x, 1); }
-  float row_state() const noexcept requires(Rule::kTraits.has_row_state()) {
+  float row_state() const noexcept requires kHasRowState {
     return first_row_state(settings, lr);
   }
 };
 
+// Calls body(change) with the ElementReset of the rule.
+template <class Body>
+decltype(auto) with_element_reset(const Settings& settings, float lr, Body&& body) {
+  return with_rule(settings.rule, [&](auto rule) -> decltype(auto) {
+    constexpr auto& kTraits = decltype(rule)::kTraits;
+    return body(ElementReset<1 + kTraits.slots_of(true).size(), kTraits.has_row_state()>{settings, lr});
+  });
+}
+
 // Calls body(change) with one of these. Requires: not Change::kStep.
 template <class Body>
 decltype(auto) with_element_change(const Settings& settings, Change how, float lr, Body&& body) {
+  if (how == Change::kReset) return with_element_reset(settings, lr, body);
   return with_rule(settings.rule, [&](auto rule) -> decltype(auto) {
     using Rule = decltype(rule);
     constexpr std::size_t kFloats = 1 + Rule::kTraits.slots_of(true).size();
-    if (how == Change::kReset) return body(ElementReset<Rule>{settings, lr});
     if constexpr (requires { Rule::value_of(settings, 0.0F); })
       return body(ComputedChange<Rule>{settings, lr, how == Change::kAdd});
     else if (how == Change::kAdd)

@@ -136,7 +136,7 @@ std::uint64_t InplaceState::change_block(update::Change how, Piece piece, const 
   shm::InplaceVariable& blocks = *piece.part.inplace;
   return update::with_element_change(settings, how, context.lr, [&](const auto& change) {
     if (!is_bfloat16_) return blocks.push_block(piece.chunk, values, Adds::kExact, change);
-    if (how == update::Change::kAdd)
+    if (change.is_sum())
       return blocks.push_block(piece.chunk, values, Adds::kExact, change, rounded(piece));
     const auto to_nearest = [](std::byte* place, std::uint64_t) {
       return shm::BFloat16Row<shm::RoundToNearest>{place, {}};

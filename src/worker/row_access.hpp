@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "shm/segment/job_segments.hpp"
 #include "shm/slots/inplace_rows.hpp"
 #include "update/rules.hpp"
+#include "worker/function_ref.hpp"
 #include "worker/row_sums.hpp"
 #include "worker/threads.hpp"
 
@@ -70,6 +72,12 @@ class RowAccess {
     const shm::RowPart* part;
     std::uint64_t block, pushes;
   };
+
+  // The places of `count` rows, of which the first is that of ids[first].
+  using BatchBody = FunctionRef<void(std::byte* const* rows, std::size_t count, std::size_t first)>;
+  // Calls body() for all ids, and prefetches the rows of the ids that follow. Threads share the ids if each gets `grain`.
+  void for_batches(std::span<const std::uint64_t> ids, std::uint64_t grain, Threads& threads,
+                   BatchBody body) const noexcept;
 
   shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::byte* row, std::uint64_t id,
                                                         std::uint64_t seed) const noexcept;

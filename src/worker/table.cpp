@@ -67,8 +67,7 @@ void TableState::require_flags(std::size_t keys, std::size_t flags, const char* 
     throw Error(fmt::format("{} of {} keys of table '{}': there is room for {} answers", verb, keys, spec.name, flags));
 }
 
-template <class Body>
-void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body) {
+void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, BatchBody body) {
   const bool is_divided = parts.size() > 1;
   if (is_divided) {  // sorts by part; keys of one part stay in order
     const auto count = static_cast<std::uint32_t>(parts.size());
@@ -108,7 +107,7 @@ void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t 
           if (auto* const batch = of_step(step)) table.follow(*batch, to_write);
         if (auto* const batch = of_step(kSteps - 1)) {
           const std::uint64_t at = asked - (kSteps - 1) * shm::kPins;
-          body(table, lane, *batch, [&](std::size_t i) { return is_divided ? places[first + at + i] : at + i; });
+          body(table, lane, *batch, {is_divided ? &places[first + at] : nullptr, at});
         }
       }
     });
@@ -165,17 +164,19 @@ std::uint64_t counted(const TableState& state, TableCounter which) {
   return sum;
 }
 
-// Calls visit(row, index of its key) for each key that has a row or gets one, while the row is pinned.
-template <class Visit>
+// The rows of a batch, with nullptr for a key that has none.
+using RowsBody = FunctionRef<void(std::span<float* const> rows, TableState::Places places)>;
+
+// Calls body() while the rows of keys, of which each has one or gets one, are pinned.
 void for_pinned_rows(TableState& state, std::span<const std::uint64_t> keys, std::uint64_t grain, bool admits_all,
-                     Visit&& visit) {
-  state.for_batches(keys, grain, true, [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto place) {
-    std::array<float*, shm::kPins> rows;
-    table.pin(lane, batch, state, admits_all, rows.data());
-    for (std::size_t i = 0; i < batch.keys.size(); ++i)
-      if (rows[i] != nullptr) visit(rows[i], place(i));
-    table.unpin(lane);
-  });
+                     RowsBody body) {
+  state.for_batches(keys, grain, true,
+                    [&](shm::TablePart& table, shm::TableLane& lane, const auto& batch, auto places) {
+                      std::array<float*, shm::kPins> rows;
+                      table.pin(lane, batch, state, admits_all, rows.data());
+                      body(std::span(rows).first(batch.keys.size()), places);
+                      table.unpin(lane);
+                    });
   if (!state.has_told) [[likely]]
     state.tell_of_memory();
 }
@@ -187,7 +188,7 @@ void make_rows(TableState& state, std::span<const std::uint64_t> keys, std::span
     if (!found[i]) absent.push_back(keys[i]);
   std::sort(absent.begin(), absent.end());
   absent.erase(std::unique(absent.begin(), absent.end()), absent.end());
-  for_pinned_rows(state, absent, kGrain, false, [](float*, std::size_t) {});
+  for_pinned_rows(state, absent, kGrain, false, [](const auto&, auto) {});
 }
 
 }  // namespace
@@ -235,10 +236,9 @@ std::uint64_t Table::pull(std::span<const std::uint64_t> keys, std::span<float> 
 
 namespace {
 
-// Calls update(row, index of its key) for each key that has a row or gets one.
-template <class Update>
+// Updates the rows of the keys, each of which has one or gets one.
 PushedKeys update_rows(TableState& state, std::span<const std::uint64_t> keys, std::uint64_t grain, bool admits_all,
-                       Update&& update) {
+                       RowsBody update) {
   const std::uint64_t made = counted(state, TableCounter::kMade),
                       unadmitted = counted(state, TableCounter::kUnadmitted),
                       refused = counted(state, TableCounter::kRefused);
@@ -250,6 +250,13 @@ PushedKeys update_rows(TableState& state, std::span<const std::uint64_t> keys, s
   pushed.updated = keys.size() - pushed.unadmitted - pushed.refused;
   state.core.count(Counter::kPushes).bump_relaxed(1);
   return pushed;
+}
+
+// Calls body(row, index of its key) for each row of a batch.
+template <class Body>
+[[gnu::always_inline]] inline void for_each_row(std::span<float* const> rows, TableState::Places places, Body&& body) {
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] != nullptr) body(rows[i], places(i));
 }
 
 }  // namespace
@@ -271,16 +278,22 @@ PushedKeys Table::push(std::span<const std::uint64_t> keys, std::span<const floa
   state.settings.momentum = core.live.settings.momentum;
   state.settings.beta1 = core.live.settings.beta1;
   const std::uint64_t width = state.spec.row_size;
-  const auto push_by = [&](const auto& as_stored) {  // as_stored(row, i): what update_row() gets
-    return update::with_element_update(state.settings, core.row_rate(), scale, [&](const auto& update) {
-      return update_rows(state, keys, kGrain, false, [&](float* row, std::size_t i) {
-        shm::update_row(as_stored(row, i), gradients.data() + i * width, width, core.config.adds, update);
+  const bool is_bfloat16 = state.spec.dtype == DType::kBFloat16;
+  return update::with_element_update(state.settings, core.row_rate(), scale, [&](const auto& update) {
+    return update_rows(state, keys, kGrain, false, [&](const auto& rows, auto places) {
+      // In registers, where they suffice: an exchange might change what lies in memory.
+      const auto here = update;
+      const std::uint64_t elements = width;
+      const float* const first = gradients.data();
+      const Adds adds = core.config.adds;
+      for_each_row(rows, places, [&](float* row, std::size_t i) {
+        if (is_bfloat16)
+          shm::update_row(state.pushed_row(keys[i], row), first + i * elements, elements, adds, here);
+        else
+          shm::update_row(row, first + i * elements, elements, adds, here);
       });
     });
-  };
-  if (state.spec.dtype == DType::kBFloat16)
-    return push_by([&](float* row, std::size_t i) { return state.pushed_row(keys[i], row); });
-  return push_by([](float* row, std::size_t) { return row; });
+  });
 }
 
 PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const float> values,
@@ -292,24 +305,28 @@ PushedKeys Table::assign(std::span<const std::uint64_t> keys, std::span<const fl
   const shm::RowForm form = state.form();
   if (!slots.empty()) state.require_size(keys.size(), slots.size(), form.state_size(), "assign with state");
   // One thread, so that the last values of a repeated key stay.
+  const std::uint64_t grain = keys.size() + 1;
   if (!slots.empty()) {
     std::vector<float> raw(form.raw_size());
-    return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
-      form.compose(state.settings, state.core.live.settings.lr, values.data() + i * width,
-                   slots.data() + i * form.state_size(), raw.data());
-      shm::update_exact(row, raw.data(), raw.size(), [](float, float given) { return given; });
+    return update_rows(state, keys, grain, true, [&](const auto& rows, auto places) {
+      for_each_row(rows, places, [&](float* row, std::size_t i) {
+        form.compose(state.settings, state.core.live.settings.lr, values.data() + i * width,
+                     slots.data() + i * form.state_size(), raw.data());
+        shm::update_exact(row, raw.data(), raw.size(), [](float, float given) { return given; });
+      });
     });
   }
-  return update::with_element_change(
-      state.settings, update::Change::kReset, state.core.live.settings.lr, [&](const auto& change) {
-        return update_rows(state, keys, keys.size() + 1, true, [&](float* row, std::size_t i) {
-          const float* const given = values.data() + i * width;
-          if (form.is_bfloat16())
-            shm::update_row(shm::BFloat16Row<shm::RoundToNearest>{row, {}}, given, width, Adds::kExact, change);
-          else
-            shm::update_row(row, given, width, Adds::kExact, change);
-        });
+  return update::with_element_reset(state.settings, state.core.live.settings.lr, [&](const auto& change) {
+    return update_rows(state, keys, grain, true, [&](const auto& rows, auto places) {
+      for_each_row(rows, places, [&](float* row, std::size_t i) {
+        const float* const given = values.data() + i * width;
+        if (form.is_bfloat16())
+          shm::update_row(shm::BFloat16Row<shm::RoundToNearest>{row, {}}, given, width, Adds::kExact, change);
+        else
+          shm::update_row(row, given, width, Adds::kExact, change);
       });
+    });
+  });
 }
 
 std::uint64_t Table::contains(std::span<const std::uint64_t> keys, std::span<bool> found) {

@@ -13,6 +13,7 @@
 #include "shm/table/table_part.hpp"
 #include "update/rules.hpp"
 #include "worker/core.hpp"
+#include "worker/function_ref.hpp"
 #include "worker/row_sums.hpp"
 #include "worker/step_mode.hpp"
 
@@ -33,10 +34,16 @@ struct PS_SHM_HIDDEN TableState final : shm::RowMaker {
   // Fills a part that nobody else can see with its rows of the checkpoint. Throws Error.
   void restore(shm::TablePart& part, const Checkpoint& from);
 
-  // Calls body(part, lane, batch, place) for all keys, in batches of at most shm::kPins, each of one part. place(i): where
-  // key i of the batch is in `keys`. Threads share the keys if each gets `grain` of them.
-  template <class Body>
-  void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, Body&& body);
+  // Where key i of a batch is among all keys of a call.
+  struct Places {
+    const std::size_t* of_keys;  // null: the batch is of neighbouring keys, of which this is the first one's
+    std::size_t first;
+    std::size_t operator()(std::size_t i) const noexcept { return of_keys != nullptr ? of_keys[i] : first + i; }
+  };
+  using BatchBody = FunctionRef<void(shm::TablePart&, shm::TableLane&, const shm::TablePart::Batch&, Places)>;
+  // Calls body() for all keys, in batches of at most shm::kPins, each of one part. Threads share the keys if each gets
+  // `grain` of them.
+  void for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, BatchBody body);
 
   // The row of bfloat16 that is there, for a push.
   shm::BFloat16Row<shm::RoundStochastically> pushed_row(std::uint64_t key, float* row) const noexcept {

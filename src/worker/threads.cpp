@@ -32,14 +32,14 @@ Threads::Threads(shm::JobSegments& job, std::uint32_t rank, std::uint32_t count)
 
 Threads::~Threads() = default;
 
-void Threads::share(std::uint64_t count, std::uint64_t grain, AnyBody body) {
+void Threads::share(std::uint64_t count, std::uint64_t grain, RangeBody body) {
   arena_->threads.execute([&] {
     tbb::parallel_for(tbb::blocked_range<std::uint64_t>(0, count, grain),
                       [&](const auto& range) { body(range.begin(), range.end(), current_thread()); });
   });
 }
 
-void Threads::share_in_order(std::uint64_t count, std::uint64_t grain, AnyBody body) {
+void Threads::share_in_order(std::uint64_t count, std::uint64_t grain, RangeBody body) {
   shm::AtomicShm<std::uint64_t> next;
   next.store_relaxed(0);  // relaxed, as what follows: it numbers the ranges and publishes nothing
   arena_->threads.execute([&] {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shm/slots/free_buffers.hpp"
+#include "worker/function_ref.hpp"
 
 namespace ps_shm {
 
@@ -32,35 +33,23 @@ class Threads {
   template <class Body>
   void split(std::uint64_t count, std::uint64_t grain, Body&& body) {
     if (!arena_ || count < 2 * grain) return body(std::uint64_t{0}, count, 0U);
-    share(count, grain, AnyBody(body));
+    share(count, grain, body);
   }
 
   // The same, but the ranges, of `grain` each, are started in ascending order, for data that arrives in that order.
   template <class Body>
   void split_in_order(std::uint64_t count, std::uint64_t grain, Body&& body) {
     if (!arena_ || count < 2 * grain) return body(std::uint64_t{0}, count, 0U);
-    share_in_order(count, grain, AnyBody(body));
+    share_in_order(count, grain, body);
   }
 
  private:
-  // A type-erased body, so that oneTBB's templates are compiled once and not for every body.
-  struct AnyBody {
-    const void* body;
-    void (*invoke)(const void* body, std::uint64_t begin, std::uint64_t end, std::uint32_t thread);
-
-    template <class Body>
-    explicit AnyBody(const Body& of) noexcept
-        : body(&of), invoke([](const void* body, std::uint64_t begin, std::uint64_t end, std::uint32_t thread) {
-            (*static_cast<const Body*>(body))(begin, end, thread);
-          }) {}
-    void operator()(std::uint64_t begin, std::uint64_t end, std::uint32_t thread) const {
-      invoke(body, begin, end, thread);
-    }
-  };
+  // By reference, so that oneTBB's templates are compiled once and not for every body.
+  using RangeBody = FunctionRef<void(std::uint64_t begin, std::uint64_t end, std::uint32_t thread)>;
   struct Arena;
 
-  void share(std::uint64_t count, std::uint64_t grain, AnyBody body);
-  void share_in_order(std::uint64_t count, std::uint64_t grain, AnyBody body);
+  void share(std::uint64_t count, std::uint64_t grain, RangeBody body);
+  void share_in_order(std::uint64_t count, std::uint64_t grain, RangeBody body);
 
   std::vector<shm::FreeBuffers> free_buffers_;
   std::unique_ptr<Arena> arena_;  // null: one thread

@@ -90,7 +90,8 @@ class VersionedVariable : public SingleWriterChunks {
 
   // Copies the chunk's parameters (array 0) or optimizer slot array - 1 to `out`; returns their version, which beside an
   // update in place is the one before the last whole one. Lock-free; adds the number of repeats to `retries`.
-  std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries, std::uint64_t array = 0) const {
+  [[gnu::always_inline]] std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
+                                                  std::uint64_t array = 0) const {
     for (;; ++retries) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
