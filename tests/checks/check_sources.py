@@ -84,7 +84,9 @@ precompiled = choose_precompiled({**{source: own_header(source) or source for so
 faults = 0
 with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool, tempfile.TemporaryDirectory() as folder:
     made = {header: f"{folder}/{number}.pch" for number, header in enumerate(sorted(set(precompiled.values())))}
-    jobs = [pool.submit(compile_alone, header, "-x", "c++-header", "-o", made[header]) for header in made]
+    # With what it has of templates instantiated, which each of its users would do anew. (An option of clang's.)
+    once = ["-fpch-instantiate-templates"] if "clang" in compiler[0] else []
+    jobs = [pool.submit(compile_alone, header, *once, "-x", "c++-header", "-o", made[header]) for header in made]
     concurrent.futures.wait(jobs)
     made = {job.result()[0]: made[job.result()[0]] for job in jobs if job.result()[1].returncode == 0}
     for path in [*sources, *headers]:
