@@ -300,7 +300,7 @@ void close(const ViewHandle& self) {
   self.own->is_closed = true;
 }
 
-void add_view_contents(nb::class_<ViewHandle>& type) {
+void add_view_life(nb::class_<ViewHandle>& type) {
   type.def("__repr__", [](const ViewHandle& self) { return fmt::format("<{}>", self.own->what()); })
       .def("close", &close,
            R"(Gives back what the view has mapped.
@@ -311,8 +311,11 @@ has no effect. A `with` statement calls it at its end.)")
           "__enter__", [](nb::object self) { return self; }, nb::sig("def __enter__(self) -> View"))
       .def(
           "__exit__", [](const ViewHandle& self, const nb::args&) { close(self); },
-          nb::sig("def __exit__(self, *_: object) -> None"))
-      .def(
+          nb::sig("def __exit__(self, *_: object) -> None"));
+}
+
+void add_view_lists(nb::class_<ViewHandle>& type) {
+  type.def(
           "workers",
           [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.workers(); }); },
           "Returns a WorkerInfo for every rank that has had an owner.")
@@ -352,8 +355,11 @@ Raises:
           R"(Returns the histogram of staleness, as pairs (least, count) in ascending order, without empty buckets.
 
 `count` pushes of a chunk (in-place: of a block) had a staleness of at least `least`. Up to 63 it was exactly `least`;
-above, it was below twice `least`.)")
-      .def(
+above, it was below twice `least`.)");
+}
+
+void add_view_values(nb::class_<ViewHandle>& type) {
+  type.def(
           "digest", [](const ViewHandle& self) { return self.look([](const JobView& view) { return view.digest(); }); },
           "Returns a 64-bit hash of the names and values of all variables. It is equal if these are, bit by bit.")
       .def("values", &values, "name"_a, nb::sig("def values(self, name: str) -> numpy.typing.NDArray[typing.Any]"),
@@ -365,8 +371,11 @@ block of 128 elements of a chunk. The copy as a whole is not point-in-time; see 
 Raises:
     NotFound: there is no variable of that name.
     Error: the variable is not initialised (INVALID_STATE).
-    TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)")
-      .def(
+    TypeError: the variable is of a type that NumPy does not have, such as float8_e5m2.)");
+}
+
+void add_view_snapshots(nb::class_<ViewHandle>& type) {
+  type.def(
           "snapshot",
           [](const ViewHandle& self, const std::string& group, Limit wait) {
             return new TakenSnapshot(self, group, {.wait = limit(wait)});
@@ -411,7 +420,10 @@ void add_view(nb::module_& module) {
   add_view_records(module);
   add_snapshot(module);
   nb::class_<ViewHandle> type = add_view_facts(module);
-  add_view_contents(type);
+  add_view_life(type);
+  add_view_lists(type);
+  add_view_values(type);
+  add_view_snapshots(type);
   module.def("optimizer_slots", &slots, "job"_a, "names"_a, "masters"_a, "group"_a,
              nb::sig("def optimizer_slots(job: str, names: list[str], masters: list[str], group: str) -> dict[str, "
                      "typing.Any]"),
