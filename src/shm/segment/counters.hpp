@@ -9,14 +9,6 @@
 
 namespace ps_shm::shm {
 
-// In the order of Counter; the inspector prints these labels.
-inline constexpr const char* kCounterLabels[] = {
-    "steps",     "pushes",         "pulls",         "push_retries",      "pull_retries",
-    "dropped",   "examples",       "staleness_sum", "staleness_count",   "staleness_max",
-    "loss_bits", "max_clock_skew", "step_examples", "restored_examples",
-};
-static_assert(sizeof(kCounterLabels) / sizeof(kCounterLabels[0]) == kCounters, "a counter without a label");
-
 inline AtomicShm<std::uint64_t>& counter(WorkerShm& worker, Counter which) noexcept {
   return worker.counters[static_cast<std::uint32_t>(which)];
 }
