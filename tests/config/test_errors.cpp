@@ -20,7 +20,7 @@
 #include "ps_shm/subscriber.hpp"
 #include "ps_shm/version.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
 
@@ -36,12 +36,7 @@ ErrorCode code_of(const std::function<void()>& call) {
   return {};
 }
 
-JobConfig config_of(const std::string& job) {
-  JobConfig config;
-  config.job = job;
-  config.max_workers = 1;
-  return config;
-}
+JobConfig config_of(const std::string& job) { return test::with_name(test::config_of({.max_workers = 1}), job); }
 
 }  // namespace
 

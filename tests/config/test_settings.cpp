@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
@@ -188,7 +187,8 @@ TEST_CASE("settings: a value out of its bounds is refused by its name, as writte
   refused([](JobConfig& c) { c.linger = Seconds(-1); }, "`linger` must be at least 0");
   refused([](JobConfig& c) { c.chunk_bytes = 1000; },
           "`chunk-bytes` must be a power of two from 1KiB to 1MiB, auto or gpu");
-  refused([](JobConfig& c) { c.layout = Layout{9}; }, "`layout`: unknown value; expected versioned|inplace|single-writer");
+  refused([](JobConfig& c) { c.layout = Layout{9}; },
+          "`layout`: unknown value; expected versioned|inplace|single-writer");
   refused([](JobConfig& c) { c.numa = Numa::kNodes; }, "`numa`: name 1 to 64 nodes");
   refused([](JobConfig& c) { c.place["a,b"] = 0; }, "`place`: a variable's name has 1 to 127 of A-Z a-z 0-9 _ . : / -");
   refused([](JobConfig& c) { c.place[std::string(127, 'w')] = 0; }, "");

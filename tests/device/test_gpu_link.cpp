@@ -25,7 +25,8 @@ struct Other {
   Worker worker;
   Variable variable;
 
-  explicit Other(const JobConfig& config) : worker(test::gpu_worker(config)), variable(worker.variable("v1")) {}
+  explicit Other(const JobConfig& config)
+      : worker(test::options(config, {}, config.threads)), variable(worker.variable("v1")) {}
   void add(float value) { worker.push(variable, std::vector<float>(variable.element_count(), value)); }
 };
 

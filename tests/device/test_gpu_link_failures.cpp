@@ -75,7 +75,7 @@ TEST_CASE("gpu link: the inspector shows which GPU it uses, and how") {
       CHECK(found->pushes == (can_register ? "staged" : "through host"));
       CHECK_FALSE(found->native_adds);
     }
-    WorkerOptions options = test::gpu_worker(config);
+    WorkerOptions options = test::options(config, {}, config.threads);
     options.rank = 0;
     const Worker successor(options);
     CHECK_FALSE(gpu());
@@ -118,8 +118,8 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
                                            {"pull_pieces", 98},
                                            {"send_pieces", 98},
                                            {"add_pieces", 98}})
-    for (const Kind& kind : {Kind{Layout::kVersioned, true}, Kind{Layout::kVersioned, false},
-                             Kind{Layout::kInplace, true}})
+    for (const Kind& kind :
+         {Kind{Layout::kVersioned, true}, Kind{Layout::kVersioned, false}, Kind{Layout::kInplace, true}})
       for (int n = 0;; ++n) {
         REQUIRE(n < 200);
         INFO(std::string(one.call) << " " << n << " can register " << kind.can_register);

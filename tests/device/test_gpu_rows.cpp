@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <optional>
-#include <thread>
 
 #include "support/fake_cuda.hpp"
 #include "support/gpu_rows_cases.hpp"
@@ -85,7 +84,7 @@ TEST_CASE("gpu rows: pieces are applied while later ones are still being transfe
   Fake fake;
   RowsJob job(adding(), {5000, 16});
   RowsOnGpu table(fake.box, job.worker, job.variable);
-  Worker other(test::quiet_options(job.config));
+  Worker other(test::options(job.config));
   const Variable seen = other.variable("table");
   bool was_applied = false;
   fake.cuda.before_report = [&](std::size_t piece) {
@@ -117,7 +116,8 @@ TEST_CASE("gpu rows: without registration pulls copy through the host, which is 
       CHECK(table.pull(ids_of({})).empty());
       CHECK(table.warnings.size() == (is_refused ? 1 : 0));
       const std::string& reasons = table.rows->transfers().reasons;
-      CHECK(reasons.find(is_refused ? "The CPU copies the rows that a batch names: " : "attribute 99") != std::string::npos);
+      CHECK(reasons.find(is_refused ? "The CPU copies the rows that a batch names: " : "attribute 99") !=
+            std::string::npos);
       CHECK(fake.cuda.count("pull_rows") == 0);
     }
 }

@@ -16,8 +16,8 @@ using on_cpu::Noted;
 using test::FakeGpu;
 using test::Floats;
 using test::Keys;
-using test::TableJob;
 using test::order_of;
+using test::TableJob;
 using test::TableOnGpu;
 
 namespace {
@@ -51,7 +51,7 @@ void assign(Table& table, std::uint64_t key, float value) { table.assign({&key, 
 struct Scene {
   FakeGpu fake;
   TableJob job{small_spec()};
-  Worker other{test::quiet_options(job.config)};
+  Worker other{test::options(job.config)};
   Table table = other.table(small_spec());
   TableOnGpu on_gpu{fake.box, job.worker, job.table};
   shm::Segment segment;

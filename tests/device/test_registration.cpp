@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,5 @@
 // Which strategy is chosen for which GPU, and its description, with a fake driver's answers.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <cctype>
 #include <string>

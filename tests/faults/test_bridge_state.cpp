@@ -10,8 +10,8 @@
 #include "ps_shm/server.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/segment/bridge_state.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -46,7 +46,7 @@ bool are_all(std::span<const float> floats, float value) {
 }  // namespace
 
 TEST_CASE("bridge: a text is the old one or the new one, and an outer step is made once (bridge.S1, bridge.S6)") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const Server server(config);  // removes the state with the job
   std::string last;
   float anchor = 0, momentum = 0;
@@ -81,7 +81,7 @@ TEST_CASE("bridge: a text is the old one or the new one, and an outer step is ma
 }
 
 TEST_CASE("bridge: a state has one owner, belongs to one job, and keeps its form") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   {
     const Server server(config);
     BridgeState state(config.job, kInstance, kForm);

@@ -14,8 +14,8 @@
 #include "shm/base/fault_points.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "support/conservation.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 #include "worker/guest_rows.hpp"
 
 using namespace ps_shm;
@@ -26,12 +26,8 @@ namespace {
 constexpr std::uint64_t kElements = 600;  // three chunks
 constexpr std::uint64_t kRows = 8, kWidth = 4;
 
-JobConfig config_of(Mode mode, std::uint32_t workers = 1) {
-  JobConfig config = settings(workers, mode);
-  config.chunk_bytes = 1024;
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.linger = Seconds(1000);
-  return config;
+JobSettings with_guests(Mode mode, std::uint32_t workers = 1) {
+  return {.workers = workers, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd, .linger = Seconds(1000)};
 }
 
 WorkerOptions guest_of(const JobConfig& config) {
@@ -85,17 +81,16 @@ int step_until(const JobConfig& config, const SharedCount& begun, const SharedCo
 
 // For each store of a guest in turn: one guest is killed before it, and the next one repeats its change.
 void kill_at_every_store(Mode mode, bool sets_doubtful = false) {
-  const JobConfig config = config_of(mode);
-  Server server(config);
+  Job job(with_guests(mode));
   const SharedCount begun, stop;
-  Child stepping([&] { return step_until(config, begun, stop); });
+  Child stepping([&] { return step_until(job.config, begun, stop); });
   REQUIRE(eventually([&] { return begun.get() != 0; }));
-  const JobView view(config.job);
+  const JobView view(job.name.text());
   std::uint64_t in_doubt = 0, ticket = 1;
   for (bool is_complete = false; !is_complete; ++ticket) {
     Child guest([&] {
       kill_before_store(ticket);
-      Worker worker(guest_of(config));
+      Worker worker(guest_of(job.config));
       add_once(worker, mode, ticket, sets_doubtful);
       worker.leave();
       return 0;
@@ -103,7 +98,7 @@ void kill_at_every_store(Mode mode, bool sets_doubtful = false) {
     const int code = guest.join();
     REQUIRE((code == 0 || code == -1));
     is_complete = code == 0;
-    Worker next(guest_of(config));
+    Worker next(guest_of(job.config));
     in_doubt += add_once(next, mode, ticket, sets_doubtful);
     CHECK(add_once(next, mode, ticket, sets_doubtful) == 0);  // everything is done
     for (const std::string name : {"v", "one", "rows"}) {
@@ -129,7 +124,7 @@ void kill_at_every_store(Mode mode, bool sets_doubtful = false) {
   CHECK(view.workers().size() == 1);
   stop.raise();
   CHECK(stepping.join() == 0);
-  CHECK(test::is_conserved(config.job));
+  CHECK(test::is_conserved(job.name.text()));
 }
 
 // Gives all rows of a table what they lack of the ticket, which each has in each element.
@@ -157,11 +152,10 @@ TEST_CASE("guests: in mode sync too, in one step of the workers (guest.G2, guest
 TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
     CAPTURE(to_string(mode));
-    const JobConfig config = config_of(mode);
-    Server server(config);
-    Worker worker(options(config));
+    Job job(with_guests(mode));
+    Worker worker = job.join();
     const std::vector<Variable> variables = declare(worker, mode);
-    Worker guest(guest_of(config));
+    Worker guest(guest_of(job.config));
     CHECK(guest.rank() == guest.config().max_workers - 1);
     add_once(guest, mode, 5);
     const std::vector<float> sevens(kElements, 7.0F);
@@ -181,27 +175,26 @@ TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
 }
 
 TEST_CASE("guests: a job has one, which is refused where a worker has its rank") {
-  JobConfig config = config_of(Mode::kAsync);
-  config.max_workers = 2;
-  Server server(config);
+  JobSettings given = with_guests(Mode::kAsync);
+  given.max_workers = 2;
+  Job job(given);
   {
-    const Worker guest(guest_of(config));
-    CHECK_THROWS_AS(Worker{guest_of(config)}, Error);
-    const Worker first(options(config));
+    const Worker guest(guest_of(job.config));
+    CHECK_THROWS_AS(Worker{guest_of(job.config)}, Error);
+    const Worker first = job.join();
     CHECK(first.rank() == 0);
-    CHECK_THROWS_AS(Worker{options(config)}, Error);  // the guest has the last rank
+    CHECK_THROWS_AS(Worker{job.options()}, Error);  // the guest has the last rank
   }
-  const Worker first(options(config)), second(options(config));
+  const Worker first(job.options()), second(job.options());
   CHECK(second.rank() == 1);
-  CHECK_THROWS_AS(Worker{guest_of(config)}, Error);
+  CHECK_THROWS_AS(Worker{guest_of(job.config)}, Error);
 }
 
 TEST_CASE("guests: a job of two workers does not begin with a worker and a guest (guest.G1, guest.G2)") {
-  JobConfig config = config_of(Mode::kSync, 2);
-  Server server(config);
+  Job job(with_guests(Mode::kSync, 2));
   const SharedCount first_steps, second_steps;
   const auto work = [&](const SharedCount& steps) {
-    Worker worker(options(config));
+    Worker worker = job.join();
     declare(worker, Mode::kSync);
     worker.wait_for_workers();
     for (int step = 0; step < 20; ++step) worker.step(), steps.raise();
@@ -209,53 +202,49 @@ TEST_CASE("guests: a job of two workers does not begin with a worker and a guest
   };
   Child first([&] { return work(first_steps); });
   Child guest([&] {
-    Worker worker(guest_of(config));
+    Worker worker(guest_of(job.config));
     add_once(worker, Mode::kSync, 1);
     return 0;
   });
   // The guest has joined, and waits for the first step; then it is stopped, and holds nobody up.
   REQUIRE(eventually([&] {
-    shm::AttachOutcome outcome;
-    const auto job = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
-    return job && job->worker(job->ranks() - 1).barriers[0].published.load_acquire() == 1;
+    const shm::JobSegments segments = job.attach();
+    return segments.worker(segments.ranks() - 1).barriers[0].published.load_acquire() == 1;
   }));
   CHECK(first_steps.get() == 0);
   guest.stop();
   Child second([&] { return work(second_steps); });
   CHECK(first.join() == 0);
   CHECK(second.join() == 0);
-  CHECK(JobView(config.job).values("one")[0] == 1);
+  CHECK(job.view().values("one")[0] == 1);
   ::kill(guest.pid(), SIGCONT);
   CHECK(guest.join() == 0);
 }
 
 TEST_CASE("guests: a job of two workers does not end with a worker and a guest, nor waits for a guest (guest.G1)") {
-  JobConfig config = config_of(Mode::kAsync, 2);
-  Server server(config);
+  Job job(with_guests(Mode::kAsync, 2));
   const auto come_and_go = [&](const WorkerOptions& who) { Worker(who).leave(); };
-  come_and_go(options(config, 0));
-  come_and_go(guest_of(config));
+  come_and_go(job.options(0));
+  come_and_go(guest_of(job.config));
   int looks = 0;
-  CHECK(server.serve(
+  CHECK(job.server.serve(
             {.stop_requested = [&] { return ++looks > 3; }, .stop_at_once = {}, .log = {}, .every_second = {}}) ==
         EndReason::kStopRequested);
 }
 
 TEST_CASE("guests: a job ends beside a guest that stays (guest.G1)") {
-  const JobConfig config = config_of(Mode::kAsync);
-  Server server(config);
-  Worker(options(config)).leave();
-  const Worker guest(guest_of(config));
-  CHECK(server.serve({.stop_requested = {}, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}}) ==
+  Job job(with_guests(Mode::kAsync));
+  Worker(job.options()).leave();
+  const Worker guest(guest_of(job.config));
+  CHECK(job.server.serve({.stop_requested = {}, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}}) ==
         EndReason::kAllWorkersLeft);
   CHECK(guest.finished());
 }
 
 // Of six rows the worker has pushed five: each has what it was pushed, and the ticket.
 TEST_CASE("guests: rows are given once, before whichever store the guest is killed (bridge.T2, bridge.T3)") {
-  const JobConfig config = config_of(Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job(with_guests(Mode::kAsync));
+  Worker worker = job.join();
   const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64, .rule = {}, .initial_range = 0.0F};
   Table table = worker.table(spec);
   const std::vector<std::uint64_t> pushed = {1, 2, 3, 4, 5}, all = {1, 2, 3, 4, 5, 6};
@@ -269,7 +258,7 @@ TEST_CASE("guests: rows are given once, before whichever store the guest is kill
   for (bool is_complete = false; !is_complete; ++ticket) {
     Child guest([&] {
       kill_before_store(ticket);
-      Worker one(guest_of(config));
+      Worker one(guest_of(job.config));
       give(one, spec, ticket);
       one.leave();
       return 0;
@@ -281,7 +270,7 @@ TEST_CASE("guests: rows are given once, before whichever store the guest is kill
       CHECK(table.evict(std::span(pushed).first(1)) == 1);
       of_workers.front() = 0;
     }
-    Worker next(guest_of(config));
+    Worker next(guest_of(job.config));
     const GuestRows::Given given = give(next, spec, ticket);
     CHECK(given.absent == 0);
     REQUIRE(given.in_doubt <= 1);
@@ -306,9 +295,8 @@ TEST_CASE("guests: rows are given once, before whichever store the guest is kill
 }
 
 TEST_CASE("guests: a row is marked until it is evicted, and a guest evicts none (bridge.T2, bridge.T3)") {
-  const JobConfig config = config_of(Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job(with_guests(Mode::kAsync));
+  Worker worker = job.join();
   const TableSpec spec{.name = "t", .row_size = kWidth, .max_rows = 64, .rule = {}, .initial_range = 0.0F};
   Table table = worker.table(spec);
   std::vector<std::uint64_t> keys(64);
@@ -316,7 +304,7 @@ TEST_CASE("guests: a row is marked until it is evicted, and a guest evicts none 
   const std::vector<float> work(keys.size() * kWidth, 1.0F);
   table.push(keys, work);
   worker.step();
-  Worker guest(guest_of(config));
+  Worker guest(guest_of(job.config));
   GuestRows rows(guest.table(spec));
   MarkedRows before, after;
   const std::uint32_t version = rows.changed_since(0, before);

@@ -24,7 +24,7 @@ namespace {
 
 // Changes half of the block that the push under way has marked, as a push does that has come so far.
 void scribble(const std::string& job) {
-  shm::JobSegments segments = SingleWriterJob::attach(job);
+  shm::JobSegments segments = attach(job);
   const shm::Directory directory(segments);
   const shm::VariableShm& record = directory.at(directory.find("v"));
   const shm::VersionedVariable chunks(segments.shard(record.shard), record);

@@ -14,16 +14,16 @@
 #include "shm/base/fault_points.hpp"
 #include "shm/steps/snapshot_point.hpp"
 #include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/looks.hpp"
 #include "support/manual_clock.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
 using namespace ps_shm::test;
 
 TEST_CASE("stopped between: a snapshot whose point a waiter has opened is taken again (snapshot.C11)") {
-  JobConfig config = settings(3, Mode::kAsync);
+  JobConfig config = config_of({.workers = 3});
   Server server(config);
   Worker taker(options(config, 0)), pusher(options(config, 1)), waiter(options(config, 2));
   taker.variable(vector_of(10), zero);
@@ -49,15 +49,14 @@ TEST_CASE(
     "stopped between: the step of a snapshot counts no step that was done after the snapshot point (snapshot.C13)") {
   for (const FaultPoint moment : {FaultPoint::kSnapshotReady, FaultPoint::kSnapshotBegun, FaultPoint::kSnapshotMoved}) {
     CAPTURE(std::uint64_t(moment));
-    const JobConfig config = settings(1, Mode::kAsync);
-    Server server(config);
-    Worker worker(options(config, 0));
+    Job job;
+    Worker worker = job.join(0);
     const Variable variable = worker.variable(vector_of(10), zero);
     const std::vector<float> ones(10, 1.0F);
     int steps = 0;
     const auto make_step = [&] { worker.push(variable, ones), worker.step(), ++steps; };
     make_step();
-    const JobView view(config.job);
+    const JobView view = job.view();
     int looks = 0;
     const Looks watch([&](FaultPoint point) {
       if (point != moment) return;
@@ -75,26 +74,24 @@ TEST_CASE(
 
 TEST_CASE("stopped between: a checkpoint counts no example whose push its snapshot does not contain") {
   const Folder folder;
-  JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config, 0));
+  Job job;
+  Worker worker = job.join(0);
   worker.variable(vector_of(10), zero);
   worker.report(1.0, 32);
   const Looks watch([&](FaultPoint point) {
     if (point == FaultPoint::kSnapshotBegun) worker.report(1.0, 64);
   });
-  const std::string saved = Checkpoint::save(JobView(config.job), folder.path());
+  const std::string saved = Checkpoint::save(job.view(), folder.path());
   CHECK(Checkpoint(saved).examples() == std::vector<std::uint64_t>{32});
 }
 
 TEST_CASE("stopped between: each snapshot contains all of a restore or nothing of it") {
   const Folder folder;
-  JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config, 0));
+  Job job;
+  Worker worker = job.join(0);
   const auto declare = [&](const char* name) { return worker.variable({.name = name, .shape = {10}}, zero); };
   const Variable first = declare("first"), second = declare("second");
-  const JobView view(config.job);
+  const JobView view = job.view();
   Checkpoint::save(view, folder.path());
   for (const Variable& one : {first, second}) worker.assign(one, std::vector<float>(10, 1.0F));
   int looks = 0;
@@ -112,9 +109,8 @@ TEST_CASE("stopped between: each snapshot contains all of a restore or nothing o
 }
 
 TEST_CASE("stopped between: a pull of several variables never sees a part of a group of pushes (state.R2, state.R3)") {
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
-  Worker puller(options(config, 0)), pusher(options(config, 1));
+  Job job({.workers = 2});
+  Worker puller = job.join(0), pusher = job.join(1);
   std::array<float, 4> first{}, second{}, ones{1, 1, 1, 1};
   const std::array<std::span<float>, 2> outs = {first, second};
   std::vector<Variable> mine, theirs;
@@ -150,15 +146,13 @@ TEST_CASE("stopped between: a pull of several variables never sees a part of a g
 }
 
 TEST_CASE("stopped between: a step counted after a pull has begun makes its gradient older (steps.D1)") {
-  JobConfig config = settings(2, Mode::kAsync);
-  config.stale_limit = 1;
-  Server server(config);
-  Worker puller(options(config, 0)), other(options(config, 1));
+  Job job({.workers = 2, .stale_limit = 1});
+  Worker puller = job.join(0), other = job.join(1);
   const Variable mine = puller.variable(vector_of(4), zero), theirs = other.variable(vector_of(4), zero);
   std::array<float, 4> out{}, ones{1, 1, 1, 1};
   const std::span<float> outs[] = {out};
   Versions since;
-  const JobView view(config.job);
+  const JobView view = job.view();
   std::uint64_t dropped = 0;
   const std::function<void()> pulls[] = {[&] { puller.pull(mine, out); },
                                          [&] { puller.pull_all(std::span(&mine, 1), outs); },

@@ -18,27 +18,15 @@
 #include "shm/segment/live_settings.hpp"
 #include "shm/segment/shared_data.hpp"
 #include "support/conservation.hpp"
+#include "support/job.hpp"
 #include "support/looks.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/sharded.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
 using namespace ps_shm::test;
-
-namespace {
-
-JobConfig backup_config(std::uint32_t workers) {
-  JobConfig config;
-  config.mode = Mode::kSync;
-  config.workers = workers;
-  config.quorum = 1;
-  return config;
-}
-
-}  // namespace
 
 TEST_CASE("stopped between: a leaving worker keeps its lock byte until its last store (locks.L5)") {
   TestJob job;
@@ -58,10 +46,8 @@ TEST_CASE("stopped between: a leaving worker keeps its lock byte until its last 
 }
 
 TEST_CASE("stopped between: a first part is initialized last, and each part after its accumulator (directory.D6)") {
-  JobConfig config = settings(1, Mode::kSync);
-  config.ps_tasks = 2;
-  config.placement = Placement::kPartition;
-  config.reduce = Reduce::kAtomic;
+  JobConfig config =
+      config_of({.mode = Mode::kSync, .reduce = Reduce::kAtomic, .ps_tasks = 2, .placement = Placement::kPartition});
   Server server(config);
   Worker worker(options(config));
   AttachOutcome outcome;
@@ -92,7 +78,7 @@ TEST_CASE("stopped between: a first part is initialized last, and each part afte
 }
 
 TEST_CASE("stopped between: a gradient segment is recorded only once its name leads to it (barrier.G1)") {
-  const JobConfig config = settings(1, Mode::kSync);
+  const JobConfig config = config_of({.mode = Mode::kSync});
   Server server(config);
   AttachOutcome outcome;
   const auto job = JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
@@ -115,9 +101,7 @@ TEST_CASE("stopped between: a gradient segment is recorded only once its name le
 TEST_CASE(
     "stopped between: a sum that another one adds to while it is used, and whose buffer is used again, is used again "
     "(barrier.B9)") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  config.reduce = Reduce::kAtomic;
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = Reduce::kAtomic});
   Server server(config);
   Worker first(options(config, 0)), late(options(config, 1));
   const Variable of_first = first.variable(vector_of(3), zero), of_late = late.variable(vector_of(3), zero);
@@ -174,7 +158,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "stopped between: a push notes no buffer number that it has read in an accumulator's rank set (snapshot.C5, slot.V4)") {
+    "stopped between: a push notes no buffer number that it has read in an accumulator's rank set (snapshot.C5, "
+    "slot.V4)") {
   JobConfig config;
   config.workers = config.max_workers = 2;
   TestJob job(config);
@@ -216,7 +201,7 @@ TEST_CASE(
 }
 
 TEST_CASE("stopped between: a sleeping helper does not undo a later round (barrier.A6)") {
-  TestJob job(backup_config(2));
+  TestJob job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
   Member first(job), second(job);
   first.barrier.arrive(0);
   second.barrier.arrive(0);
@@ -235,7 +220,7 @@ TEST_CASE("stopped between: a sleeping helper does not undo a later round (barri
 }
 
 TEST_CASE("stopped between: a sleeping decider takes no later round from a rank that was left behind (barrier.B11)") {
-  TestJob job(backup_config(4));
+  TestJob job({.workers = 4, .mode = Mode::kSync, .quorum = 1});
   Member decider(job), other(job), absent(job), late(job);
   for (Member* one : {&decider, &other, &absent, &late}) one->barrier.arrive(0);
   complete(decider.barrier, 0);
@@ -260,7 +245,7 @@ TEST_CASE("stopped between: a sleeping decider takes no later round from a rank 
 TEST_CASE(
     "stopped between: an ending ps task releases its byte before it checks whether it is the last one (names.N2)") {
   const JobName name;
-  JobConfig config = with_name(settings(1, Mode::kAsync), name.text());
+  JobConfig config = with_name(config_of(), name.text());
   config.ps_tasks = 2;
   std::optional<Server> first(std::in_place, config, ServerOptions{.task = 0});
   std::optional<Server> second(std::in_place, config, ServerOptions{.task = 1});
@@ -304,12 +289,13 @@ TEST_CASE("stopped between: a record that was published while another one was be
 }
 
 TEST_CASE(
-    "stopped between: a worker that joins while a round is decided is awaited in the next one, whichever died (barrier.A2)") {
+    "stopped between: a worker that joins while a round is decided is awaited in the next one, whichever died "
+    "(barrier.A2)") {
   bool has_joined = true;
   int accesses = 0;  // the decider's byte, before the successor of the dead worker joins
   for (; has_joined; ++accesses) {
     CAPTURE(accesses);
-    TestJob job(settings(2, Mode::kSync));
+    TestJob job(config_of({.workers = 2, .mode = Mode::kSync}));
     Member decider(job);
     std::optional<Member> dead(std::in_place, job), successor;
     dead->barrier.arrive(0);
@@ -338,11 +324,10 @@ TEST_CASE(
 
 TEST_CASE(
     "stopped between: a process that gets the loader's byte after another one has loaded loads nothing (data.D2)") {
-  const JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
+  Job job;
   AttachOutcome outcome;
-  JobSegments faster = *JobSegments::try_attach(config.job, Access::kReadWrite, outcome);
-  Worker worker(options(config));
+  JobSegments faster = *JobSegments::try_attach(job.name.text(), Access::kReadWrite, outcome);
+  Worker worker = job.join();
   int loads = 0;
   const auto load = [&](const auto& room) { ++loads, room(1)[0] = std::byte{7}; };
   std::byte found{};
@@ -371,12 +356,9 @@ TEST_CASE("stopped between: a setter reads the settings only once it has the set
 }
 
 TEST_CASE("stopped between: a variable is listed once all of its parts are declared (directory.D1)") {
-  JobConfig config = settings(1, Mode::kAsync);
-  config.ps_tasks = 2;
-  config.placement = Placement::kPartition;
-  Server server(config);
-  Worker worker(options(config));
-  const JobView view(config.job);
+  Job job({.ps_tasks = 2, .placement = Placement::kPartition});
+  Worker worker = job.join();
+  const JobView view = job.view();
   int looks = 0;
   {
     const Looks watch([&](FaultPoint point) {

@@ -119,11 +119,12 @@ Keys keys_of_bucket(std::uint64_t bucket, std::size_t count) {
 }  // namespace
 
 TEST_CASE(
-    "table stopped between: a dump at any moment of a push or an eviction misses nothing (table.P4, table.L2, table.D3)") {
+    "table stopped between: a dump at any moment of a push or an eviction misses nothing (table.P4, table.L2, "
+    "table.D3)") {
   TableSpec spec = spec_of(64, 2);
   spec.initial_range = 0;
   TableJob job(spec, row_config(UpdateRule::kMomentum));
-  Worker second(quiet_options(job.config));
+  Worker second(options(job.config));
   Table dumped = second.table(spec);
   TableCopy copy;
   copy.follow(dumped);
@@ -180,7 +181,7 @@ TEST_CASE(
     const pid_t child = fork();
     REQUIRE(child >= 0);
     if (child == 0) {
-      Worker worker(quiet_options(job.config));
+      Worker worker(options(job.config));
       Table table = worker.table(spec);
       static int left;
       left = point;
@@ -234,7 +235,7 @@ TEST_CASE(
       shm::g_fault_hooks.reached = [](shm::FaultPoint point) {
         if (point == shm::FaultPoint::kRowLinked && --left == 0) raise(SIGKILL);
       };
-      Worker worker(quiet_options(config));  // waits for the job
+      Worker worker(options(config));  // waits for the job
       worker.table(spec);
       _exit(0);
     }
@@ -243,7 +244,7 @@ TEST_CASE(
     REQUIRE(waitpid(child, &status, 0) == child);
     REQUIRE(WIFSIGNALED(status));
     CHECK(shm::list_segments("ps_shm." + config.job + ".t").size() == (rows < 200 ? 0 : 1));
-    Worker worker(quiet_options(config));
+    Worker worker(options(config));
     Table table = worker.table(spec);
     TableCopy copy;
     copy.follow(table);
@@ -252,7 +253,8 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table stopped between: a worker that makes rows at any moment of a push finds the table whole while it grows (table.G1 to "
+    "table stopped between: a worker that makes rows at any moment of a push finds the table whole while it grows "
+    "(table.G1 to "
     "table.G4, table.A1)") {
   TableSpec spec = spec_of(4096, 2);
   spec.initial_range = 0;
@@ -275,7 +277,7 @@ TEST_CASE(
         second.reset(), job.reset();
         spec.name = "0";
         job.emplace(spec, row_config(UpdateRule::kAdd));
-        second.emplace(quiet_options(job->config));
+        second.emplace(options(job->config));
       }
       spec.name = std::to_string(tables);
       Table first_table = job->worker.table(spec), second_table = second->table(spec);
@@ -308,12 +310,13 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table stopped between: whatever another worker pushes, evicts or repairs at any moment of a push or an eviction, no row "
+    "table stopped between: whatever another worker pushes, evicts or repairs at any moment of a push or an eviction, "
+    "no row "
     "has two owners (table.I1, table.I4, table.I5, table.P1, table.E1)") {
   TableSpec spec = spec_of(64, 2);
   spec.initial_range = 0;
   TableJob job(spec, row_config(UpdateRule::kAdd));
-  Worker second(quiet_options(job.config));
+  Worker second(options(job.config));
   Table other = second.table(spec);
   const Keys known = some_keys(5), made = some_keys(3, 2), more = some_keys(20, 3), many = some_keys(70, 4);
   PushedTo pushed;
@@ -356,13 +359,14 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table stopped between: whatever others do at any moment of evict() or expire(), a row that nobody pushes is evicted "
+    "table stopped between: whatever others do at any moment of evict() or expire(), a row that nobody pushes is "
+    "evicted "
     "(table.E2, table.E5)") {
   ManualClock clock(ManualClock::Sleeps::kPass);
   TableSpec spec = spec_of(64, 1);
   spec.ttl = 3600;
   TableJob job(spec);
-  Worker second(quiet_options(job.config));
+  Worker second(options(job.config));
   Table other = second.table(spec);
   Keys keys = keys_of_bucket(3, 3);
   std::ranges::sort(keys, {}, order_of);  // as in the list
@@ -378,7 +382,7 @@ TEST_CASE(
           shm::g_fault_hooks.reached = [](shm::FaultPoint point) {
             if (point == shm::FaultPoint::kRowSealed) raise(SIGKILL);
           };
-          Worker worker(quiet_options(job.config));
+          Worker worker(options(job.config));
           worker.table(spec).evict(Keys{row});
           _exit(0);
         }
@@ -404,18 +408,17 @@ TEST_CASE(
 }
 
 TEST_CASE(
-    "table stopped between: what a dead worker has pinned can be evicted, and what it was making is free, though its rank and "
+    "table stopped between: what a dead worker has pinned can be evicted, and what it was making is free, though its "
+    "rank and "
     "its notes' rows are used again (table.P0, table.I7)") {
   TableSpec spec = spec_of(10'000, 2);
   JobConfig config = row_config(UpdateRule::kAdd);
   config.threads = 4;
-  TableJob job(spec, config);
+  const Job job(config);
+  Worker worker = job.join();  // has one thread: children are forked beside it
+  Table table = worker.table(spec);
   constexpr std::uint32_t kRank = 5;
-  const auto options = [&](std::uint32_t threads = 1) {
-    WorkerOptions wanted = quiet_options(job.config, threads);
-    wanted.rank = kRank;
-    return wanted;
-  };
+  const auto options = [&](std::uint32_t threads = 1) { return job.options(kRank, threads); };
   // Dies when so many threads are there.
   const auto die = [&](shm::FaultPoint where, const std::function<void(Table&)>& body, int threads = 1) {
     const pid_t child = fork();
@@ -440,46 +443,48 @@ TEST_CASE(
   };
   const Keys keys = some_keys(3);
   const auto push = [&](Table& table, std::uint64_t key) { table.push({&key, 1}, Floats(2, 1.0F)); };
-  job.push({keys[0]}, 1.0F);
+  push(table, keys[0]);
   SUBCASE("a pin") {
     die(shm::FaultPoint::kRowPinned, [&](Table& table) { push(table, keys[0]); });
     Worker successor(options());
     static_cast<void>(successor.table(spec));  // begins with the lane
-    CHECK(job.table.evict({keys.data(), 1}) == 1);
+    CHECK(table.evict({keys.data(), 1}) == 1);
   }
   SUBCASE("a note") {
     die(shm::FaultPoint::kRowReady, [&](Table& table) { push(table, keys[1]); });
     CHECK(TableNow(job.config.job, 0).census.unlinked == 1);
     Worker successor(options());
     static_cast<void>(successor.table(spec));  // begins with the lane
-    job.table.expire();
+    table.expire();
     TableNow(job.config.job, 0).check_complete();
   }
   // A successor with fewer threads, or one that does not open the table, does not clear what the dead have left.
   SUBCASE("pins of several threads") {
     for (const bool opens : {true, false}) {
       const Keys many = some_keys(8192, 2);
-      job.push(many, 1.0F);
-      die(shm::FaultPoint::kRowPinned, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
+      table.push(many, Floats(2 * many.size(), 1.0F));
+      die(
+          shm::FaultPoint::kRowPinned, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
       Worker successor(options());
       if (opens) static_cast<void>(successor.table(spec));
-      CHECK(job.table.evict(many) == many.size());
+      CHECK(table.evict(many) == many.size());
     }
   }
   SUBCASE("notes of several threads") {
     for (const bool opens : {true, false}) {
       const Keys many = some_keys(8192, 2);
-      die(shm::FaultPoint::kRowClaimed, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
+      die(
+          shm::FaultPoint::kRowClaimed, [&](Table& table) { table.push(many, Floats(2 * many.size(), 1.0F)); }, 4);
       CHECK(TableNow(job.config.job, 0).census.claimed == 4);
       Worker successor(options());
       if (opens) static_cast<void>(successor.table(spec));
-      job.table.expire();
+      table.expire();
       TableNow(job.config.job, 0).check_complete();
     }
   }
   SUBCASE("a row that is linked, and not live yet") {
     die(shm::FaultPoint::kRowLinked, [&](Table& table) { push(table, keys[1]); });
-    CHECK(job.table.evict({keys.data() + 1, 1}) == 1);
+    CHECK(table.evict({keys.data() + 1, 1}) == 1);
   }
   SUBCASE("the row that a living worker has made last") {
     die(shm::FaultPoint::kRowReady, [&](Table& table) {
@@ -487,9 +492,10 @@ TEST_CASE(
       push(table, keys[1]);
     });
     CHECK(TableNow(job.config.job, 0).census.unlinked == 1);
-    job.table.expire();
+    table.expire();
     TableNow(job.config.job, 0).check_complete();
   }
-  push(job.table, keys[2]);
-  CHECK(job.has(keys[2]));
+  push(table, keys[2]);
+  bool has = false;
+  CHECK(table.contains({&keys[2], 1}, {&has, 1}) == 1);
 }

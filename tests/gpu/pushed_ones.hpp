@@ -16,10 +16,12 @@ namespace ps_shm::test {
 inline GpuBox on_tables() { return {cuda(), kernels()}; }
 
 inline JobConfig adding_job(Layout layout, std::uint32_t workers, Mode mode = Mode::kAsync) {
-  JobConfig config = gpu_job(mode, layout, workers);
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.chunk_bytes = 32 << 10;
-  return config;
+  return config_of({.workers = workers,
+                    .mode = mode,
+                    .layout = layout,
+                    .chunk_bytes = 32 << 10,
+                    .rule = UpdateRule::kAdd,
+                    .lr = 0.5F});
 }
 
 // By how much element k of GpuMember's i-th variable has grown.

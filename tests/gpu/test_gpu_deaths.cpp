@@ -151,7 +151,7 @@ TEST_CASE("gpu deaths: a worker that is killed while its gradient is transferred
     CHECK(lost == 0);
     CHECK(member.warnings.empty());
     // A process that takes the dead one's rank recovers what it had in flight, and works.
-    WorkerOptions options = test::gpu_worker(config);
+    WorkerOptions options = test::options(config, {}, config.threads);
     options.rank = 1;
     Worker successor(options);
     const Variable variable = successor.variable("v1");
@@ -237,7 +237,7 @@ TEST_CASE("gpu deaths: shards larger than a region are registered in several, an
     INFO("layout " << std::string(to_string(layout)));
     const JobConfig config = test::adding_job(layout, 2);
     Server server(config);
-    Worker other(test::gpu_worker(config));
+    Worker other(test::options(config, {}, config.threads));
     const std::vector<std::uint64_t> sizes{5003, 70001, 700001};
     GpuMember before(on_tables(), config, sizes);  // in the first region
     const VariableSpec filler{.name = "filler", .shape = {kFiller}};

@@ -43,7 +43,7 @@ void push_at_once(const JobConfig& config, const std::vector<std::uint64_t>& siz
     CHECK(member.warnings.empty());
   };
   auto first = std::async(std::launch::async, push_all, 0), second = std::async(std::launch::async, push_all, 1);
-  Worker processor(test::gpu_worker(config));
+  Worker processor(test::options(config, {}, config.threads));
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     const Variable variable = processor.variable(fmt::format("v{}", i + 1));
     const std::vector<float> ones(variable.element_count(), 1.0F);
@@ -110,7 +110,7 @@ TEST_CASE("gpu link: pulled chunks are whole while others push, by kernel and by
       GpuMember reader(on_tables(), config, {size});
       std::atomic<bool> is_over{false};
       const auto by_processor = [&] {
-        Worker worker(test::gpu_worker(config));
+        Worker worker(test::options(config, {}, config.threads));
         const Variable variable = worker.variable("v1");
         const std::vector<float> ones(size, 1.0F);
         int pushed = 0;

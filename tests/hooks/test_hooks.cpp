@@ -3,18 +3,13 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
-#include <functional>
-#include <limits>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/hooks.hpp"
-#include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/looping_worker.hpp"
 
@@ -46,9 +41,8 @@ class Recorder : public Hook {
 }  // namespace
 
 TEST_CASE("hooks are called in order, in every phase") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   std::vector<std::string> calls;
   const auto saving = std::make_shared<Calling>();
   saving->on_step = [&](StepLoop& loop, const StepReport&) { loop.saved("folder"); };
@@ -68,9 +62,8 @@ TEST_CASE("hooks are called in order, in every phase") {
 }
 
 TEST_CASE("a gradient that one hook rejects is not pushed, the other hooks are still called, and the step ends") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   int asked = 0;
   const auto refusing = std::make_shared<Calling>(), counting = std::make_shared<Calling>();
   refusing->on_gradient = [](StepLoop&, double loss) { return loss != 0.5; };
@@ -85,9 +78,8 @@ TEST_CASE("a gradient that one hook rejects is not pushed, the other hooks are s
 }
 
 TEST_CASE("a loop stops at a step, even one that is already over") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   CHECK(member.run({stop_at_step(3)}, falling).global_step == 3);
   CHECK(member.run({stop_at_step(3)}, falling).steps == 0);
   CHECK(member.run({stop_at_step(5)}, falling).steps == 2);
@@ -95,9 +87,8 @@ TEST_CASE("a loop stops at a step, even one that is already over") {
 }
 
 TEST_CASE("a loop stops when the mean of its last losses is low enough") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   CHECK(member.run({stop_at_loss(0.25)}, falling).steps == 4);
   member.asked = 0;
   CHECK(member.run({stop_at_loss(0.25, 3)}, falling).steps ==
@@ -109,8 +100,7 @@ TEST_CASE("a loop stops when the mean of its last losses is low enough") {
 }
 
 TEST_CASE("a loop ends with its job") {
-  JobConfig config = config_of();
-  config.steps = 3;
+  JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .steps = 3, .linger = Seconds(0)});
   Server server(config);
   LoopingWorker member(config);
   std::vector<std::string> calls;
@@ -119,9 +109,8 @@ TEST_CASE("a loop ends with its job") {
 }
 
 TEST_CASE("an exception of a hook propagates to the caller, and the worker can continue") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   std::vector<std::string> calls;
   const auto recorder = std::make_shared<Recorder>("a", calls);
   for (const bool in_step : {false, true}) {
@@ -139,9 +128,8 @@ TEST_CASE("an exception of a hook propagates to the caller, and the worker can c
 }
 
 TEST_CASE("logging and timing report progress at an interval of global steps") {
-  const JobConfig config = config_of();
-  Server server(config);
-  LoopingWorker member(config);
+  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
   Lines logged, timed;
   member.run({logging({.steps = 4}, logged.log()), timing({.steps = 5}, timed.log()), stop_at_step(11)}, falling);
   CHECK(logged.lines == std::vector<std::string>{"worker 0: step 4 (global step 4), loss 0.25",
@@ -153,7 +141,7 @@ TEST_CASE("logging and timing report progress at an interval of global steps") {
 }
 
 TEST_CASE("summaries are written at their interval, and once more at the end") {
-  const JobConfig config = config_of();
+  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
   Server server(config);
   LoopingWorker member(config);
   std::vector<std::uint64_t> steps;
@@ -173,7 +161,7 @@ TEST_CASE("summaries are written at their interval, and once more at the end") {
 }
 
 TEST_CASE("checkpointing saves the job's state, notifies the other hooks, and keeps the newest") {
-  const JobConfig config = config_of(Mode::kAsync, 2);
+  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
   Folder folder;
   Server server(config);
   LoopingWorker member(config), other(config, 1);
@@ -205,7 +193,7 @@ TEST_CASE("checkpointing saves the job's state, notifies the other hooks, and ke
 }
 
 TEST_CASE("checkpointing that fails is reported, and training continues") {
-  const JobConfig config = config_of();
+  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
   Folder folder;
   Server server(config);
   LoopingWorker member(config);

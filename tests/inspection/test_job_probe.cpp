@@ -21,7 +21,7 @@ namespace {
 
 // A job with a variable of several chunks, and a worker.
 struct Probed {
-  TestJob job{test::with_small_chunks()};
+  TestJob job{{.chunk_bytes = 1024}};
   VariableShm& record = job.declare("v", 1000, 10);
   JobSegments worker = job.attach();
   std::uint32_t rank = 0;

@@ -27,31 +27,19 @@ namespace {
 using namespace ps_shm;
 using shm::VariableShm;
 
-// A job of its own; this object's descriptor holds the ps byte.
-struct TestJob {
-  JobConfig config;
-  shm::JobSegments segments;
+// A job whose variables the test itself initialises and pushes to.
+struct ViewedJob : test::TestJob {
+  using TestJob::TestJob;
 
-  explicit TestJob(JobConfig chosen = {})
-      : config(named(std::move(chosen))), segments(shm::JobSegments::create(config)) {}
-  ~TestJob() { shm::remove_job(config.job, segments.control().descriptor()); }
-
-  static JobConfig named(JobConfig config) {
-    static int count = 0;
-    config.job = fmt::format("test-{}-view-{}", getpid(), count++);
-    return config;
-  }
-
-  VariableShm& declare(const std::string& name, std::uint64_t elements, Layout layout = Layout::kVersioned) {
+  VariableShm& declare(const std::string& variable, std::uint64_t elements, Layout layout = Layout::kVersioned) {
     VariableSpec spec;
-    spec.name = name;
+    spec.name = variable;
     spec.shape = {elements};
     spec.rule = UpdateRule::kAdd;
     spec.layout = layout;
     shm::Directory directory(segments);
     return directory.at(directory.declare(spec, 0, shm::kTaskByte).front());
   }
-
   std::vector<float> initialise(VariableShm& record, float first) {
     std::vector<float> values(record.elements);
     std::iota(values.begin(), values.end(), first);
@@ -65,10 +53,6 @@ struct TestJob {
     }
     record.init.store_release(shm::kInitialised);
     return values;
-  }
-
-  shm::PieceWordShm& word(const VariableShm& record, std::uint64_t piece) {
-    return reinterpret_cast<shm::PieceWordShm*>(segments.shard_data(0) + record.words_offset)[piece];
   }
 
   // One push of 1 to every element.
@@ -88,12 +72,8 @@ struct TestWorker {
   shm::JobSegments segments;
   std::uint32_t rank = 0;
 
-  explicit TestWorker(const std::string& job) : segments(attach(job)) {
+  explicit TestWorker(const ViewedJob& job) : segments(job.attach()) {
     REQUIRE(shm::try_join(segments, std::nullopt, rank) == shm::JoinOutcome::kJoined);
-  }
-  static shm::JobSegments attach(const std::string& job) {
-    shm::AttachOutcome outcome;
-    return std::move(*shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome));
   }
   shm::WorkerShm& entry() { return segments.worker(rank); }
 };
@@ -124,10 +104,10 @@ TEST_CASE("job view: a name that would lead outside /dev/shm is refused") {
 
 TEST_CASE("job view: a sample has whole pieces from the entire variable, all of it if it is small") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    TestJob job;
+    ViewedJob job;
     constexpr std::uint64_t kElements = 1'000'003;  // the last piece is shorter
     const std::vector<float> values = job.initialise(job.declare("w", kElements, layout), 0);
-    const JobView view(job.config.job);
+    const JobView view(job.name.text());
     const auto sampled = [&](std::uint64_t most) {
       const std::vector<std::byte> bytes = view.sample("w", most);
       std::vector<float> floats(bytes.size() / sizeof(float));
@@ -149,13 +129,9 @@ TEST_CASE("job view: a sample has whole pieces from the entire variable, all of 
 }
 
 TEST_CASE("job view: settings, sizes and owner are those that the ps has set") {
-  JobConfig config;
-  config.workers = 3;
-  config.steps = 70;
-  config.optimizer.lr = 0.25F;
-  TestJob job(config);
-  const JobInfo info = JobView(job.config.job).info();
-  CHECK(info.config.job == job.config.job);
+  ViewedJob job({.workers = 3, .lr = 0.25F, .steps = 70});
+  const JobInfo info = JobView(job.name.text()).info();
+  CHECK(info.config.job == job.name.text());
   CHECK(info.config.workers == 3);
   CHECK(info.config.max_workers == 16);
   CHECK(info.config.steps == 70);
@@ -183,36 +159,34 @@ TEST_CASE("job view: once another job has the name, its snapshot is refused") {
 }
 
 TEST_CASE("job view: a job whose ps is gone is shown as not served") {
-  TestJob job;
+  ViewedJob job;
   job.segments.locks().release_all();
-  CHECK_FALSE(JobView(job.config.job).info().served);
+  CHECK_FALSE(JobView(job.name.text()).info().served);
 }
 
 TEST_CASE("job view: the job is finished when the global step has reached its last") {
-  JobConfig config;
-  config.steps = 5;
-  TestJob job(config);
+  ViewedJob job({.steps = 5});
   job.segments.global_step().store_release(5);
-  const JobInfo info = JobView(job.config.job).info();
+  const JobInfo info = JobView(job.name.text()).info();
   CHECK(info.global_step == 5);
   CHECK(info.finished);
 }
 
 TEST_CASE("job view: values of both layouts, of one chunk and of many, are those that were written") {
-  TestJob job;
+  ViewedJob job;
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const std::uint64_t elements : {1, 7, 4096, 100003}) {
       VariableShm& record = job.declare(fmt::format("{}/{}", to_string(layout), elements), elements, layout);
       const std::vector<float> expected = job.initialise(record, 0.5F);
-      CHECK(JobView(job.config.job).values(record.name) == expected);
+      CHECK(JobView(job.name.text()).values(record.name) == expected);
     }
 }
 
 TEST_CASE("job view: a push changes values, updates and digest") {
-  TestJob job;
+  ViewedJob job;
   VariableShm& record = job.declare("w", 1000);
   std::vector<float> expected = job.initialise(record, 1);
-  const JobView view(job.config.job);
+  const JobView view(job.name.text());
   const std::uint64_t before = view.digest();
   CHECK(view.digest() == before);
   CHECK(view.variables()[0].updates == 0);
@@ -224,19 +198,19 @@ TEST_CASE("job view: a push changes values, updates and digest") {
 }
 
 TEST_CASE("job view: the digest depends on names and values, not on the order of declaration") {
-  TestJob first, second, third;
+  ViewedJob first, second, third;
   first.initialise(first.declare("a", 10), 1), first.initialise(first.declare("b", 20), 2);
   second.initialise(second.declare("b", 20), 2), second.initialise(second.declare("a", 10), 1);
   third.initialise(third.declare("a", 10), 1), third.initialise(third.declare("c", 20), 2);
-  const std::uint64_t digest = JobView(first.config.job).digest();
-  CHECK(JobView(second.config.job).digest() == digest);
-  CHECK(JobView(third.config.job).digest() != digest);
+  const std::uint64_t digest = JobView(first.name.text()).digest();
+  CHECK(JobView(second.name.text()).digest() == digest);
+  CHECK(JobView(third.name.text()).digest() != digest);
 }
 
 TEST_CASE("job view: an uninitialised variable is marked and its values are refused") {
-  TestJob job;
+  ViewedJob job;
   job.declare("later", 10);
-  const JobView view(job.config.job);
+  const JobView view(job.name.text());
   const std::vector<VariableInfo> variables = view.variables();
   REQUIRE(variables.size() == 1);
   CHECK(variables[0].name == "later");
@@ -250,8 +224,8 @@ TEST_CASE("job view: an uninitialised variable is marked and its values are refu
 }
 
 TEST_CASE("job view: an unknown variable's error lists the existing ones") {
-  TestJob job;
-  const JobView view(job.config.job);
+  ViewedJob job;
+  const JobView view(job.name.text());
   CHECK(contains(error_of([&] { view.values("x"); }), "has none"));
   job.declare("weights", 4);
   job.declare("bias", 4);
@@ -259,12 +233,12 @@ TEST_CASE("job view: an unknown variable's error lists the existing ones") {
 }
 
 TEST_CASE("job view: ranks that were never used are not listed; live, left and dead workers are told apart") {
-  TestJob job;
-  const JobView view(job.config.job);
+  ViewedJob job;
+  const JobView view(job.name.text());
   CHECK(view.workers().empty());
-  TestWorker alive(job.config.job), gone(job.config.job);
+  TestWorker alive(job), gone(job);
   {
-    TestWorker killed(job.config.job);  // closes its descriptor, which drops its lock as a death does
+    TestWorker killed(job);  // closes its descriptor, which drops its lock as a death does
   }
   shm::leave(gone.segments, gone.rank);
   const std::vector<WorkerInfo> workers = view.workers();
@@ -277,12 +251,12 @@ TEST_CASE("job view: ranks that were never used are not listed; live, left and d
 }
 
 TEST_CASE("job view: counters and staleness are those of the worker") {
-  TestJob job;
-  TestWorker worker(job.config.job);
+  ViewedJob job;
+  TestWorker worker(job);
   shm::counter(worker.entry(), shm::Counter::kPushes).bump_relaxed(12);
   shm::counter(worker.entry(), shm::Counter::kLossBits).store_relaxed(std::bit_cast<std::uint64_t>(0.75));
   for (const std::uint64_t staleness : {0, 1, 5}) shm::record_staleness(worker.entry(), staleness);
-  const JobView view(job.config.job);
+  const JobView view(job.name.text());
   const WorkerInfo info = view.workers().at(0);
   CHECK(info.pushes == 12);
   CHECK(info.loss == 0.75);
@@ -297,12 +271,10 @@ TEST_CASE("job view: counters and staleness are those of the worker") {
 }
 
 TEST_CASE("job view: what a worker waits for is reported with the missing ranks") {
-  JobConfig config;
-  config.workers = 2;
-  TestJob job(config);
+  ViewedJob job({.workers = 2});
   job.declare("w", 4);
-  TestWorker first(job.config.job);
-  const JobView view(job.config.job);
+  TestWorker first(job);
+  const JobView view(job.name.text());
   const auto waiting = [&](shm::WaitingFor what, std::uint64_t on) {
     first.entry().waiting_on.store_relaxed(on);
     first.entry().waiting_for.store_release(static_cast<std::uint32_t>(what));
@@ -311,7 +283,7 @@ TEST_CASE("job view: what a worker waits for is reported with the missing ranks"
   first.entry().barriers[0].published.store_release(1);
   CHECK(waiting(shm::WaitingFor::kNothing, 0).empty());
   CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0: 1 more to join");
-  TestWorker second(job.config.job);
+  TestWorker second(job);
   CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0: rank 1");
   second.entry().barriers[0].published.store_release(1);
   CHECK(waiting(shm::WaitingFor::kStep, 0) == "step 0");
@@ -333,29 +305,27 @@ TEST_CASE("job view: what a worker waits for is reported with the missing ranks"
 }
 
 TEST_CASE("job view: no worker is said to wait for a dead one") {
-  JobConfig config;
-  config.workers = 2;
-  TestJob job(config);
-  TestWorker waiting(job.config.job);
-  { const TestWorker dead(job.config.job); }
+  ViewedJob job({.workers = 2});
+  TestWorker waiting(job);
+  { const TestWorker dead(job); }
   waiting.entry().barriers[0].published.store_release(1);
   waiting.entry().waiting_for.store_release(static_cast<std::uint32_t>(shm::WaitingFor::kStep));
-  CHECK(JobView(job.config.job).workers().at(0).waiting_for == "step 0");
+  CHECK(JobView(job.name.text()).workers().at(0).waiting_for == "step 0");
 }
 
 TEST_CASE("job view: a job that can only be read can be viewed") {
-  TestJob job;
+  ViewedJob job;
   const std::vector<float> expected = job.initialise(job.declare("w", 100), 3);
-  for (const std::string& name : {shm::control_name(job.config.job), shm::shard_name(job.config.job, 0)})
+  for (const std::string& name : {shm::control_name(job.name.text()), shm::shard_name(job.name.text(), 0)})
     REQUIRE(chmod(("/dev/shm/" + name).c_str(), 0400) == 0);
-  CHECK(JobView(job.config.job).values("w") == expected);
+  CHECK(JobView(job.name.text()).values("w") == expected);
 }
 
 TEST_CASE("job view: a damaged control segment is refused") {
-  TestJob job;
+  ViewedJob job;
   shm::HeaderShm& header = job.segments.control().header();
   const auto alter = [&](const char* setting, const char* value) { test::alter_setting(job.segments, setting, value); };
-  const auto refusal = [&] { return error_of([&] { JobView view(job.config.job); }); };
+  const auto refusal = [&] { return error_of([&] { JobView view(job.name.text()); }); };
   REQUIRE(refusal().empty());
 
   SUBCASE("magic") { header.magic = 0; }
@@ -384,16 +354,16 @@ TEST_CASE("job view: a damaged control segment is refused") {
 }
 
 TEST_CASE("job view: a job of another version is refused with that reason") {
-  TestJob job;
+  ViewedJob job;
   job.segments.control().header().layout_version.store_release(shm::kLayoutVersion + 1);
-  CHECK(contains(error_of([&] { JobView view(job.config.job); }), "a layout version that differs"));
+  CHECK(contains(error_of([&] { JobView view(job.name.text()); }), "a layout version that differs"));
 }
 
 TEST_CASE("job view: numbers that point outside the segments are damage, not a crash") {
-  TestJob job;
+  ViewedJob job;
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);
-  const JobView view(job.config.job);
+  const JobView view(job.name.text());
   REQUIRE(error_of([&] { view.values("w"); }).empty());
 
   SUBCASE("words offset") { record.words_offset = 1ULL << 50; }
@@ -435,17 +405,17 @@ TEST_CASE("job view: numbers that point outside the segments are damage, not a c
 }
 
 TEST_CASE("job view: a word that names a buffer outside the shard is damage") {
-  TestJob job;
+  ViewedJob job;
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);
-  job.word(record, 2).word.store_release(shm::make_word(0, shm::kBufferMask));
-  CHECK(contains(error_of([&] { JobView(job.config.job).values("w"); }), "is damaged: chunk 2 of variable 'w'"));
+  job.word(record, 2).store_release(shm::make_word(0, shm::kBufferMask));
+  CHECK(contains(error_of([&] { JobView(job.name.text()).values("w"); }), "is damaged: chunk 2 of variable 'w'"));
 }
 
 TEST_CASE("job view: a chunk whose stamp never matches its word is torn, after a bounded time") {
-  TestJob job;
+  ViewedJob job;
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);
-  job.word(record, 1).word.store_release(shm::make_word(77, shm::buffer_of(job.word(record, 1).word.load_acquire())));
-  CHECK(contains(error_of([&] { JobView(job.config.job).values("w"); }), "chunk 1 of variable 'w' is torn"));
+  job.word(record, 1).store_release(shm::make_word(77, shm::buffer_of(job.word(record, 1).load_acquire())));
+  CHECK(contains(error_of([&] { JobView(job.name.text()).values("w"); }), "chunk 1 of variable 'w' is torn"));
 }

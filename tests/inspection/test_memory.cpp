@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
 
@@ -34,15 +33,8 @@ struct Outcome {
 };
 
 Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
-  const test::JobName name;
-  JobConfig config;
-  config.job = name.text();
-  config.optimizer.rule = rule;
-  config.optimizer.lr = 0.5F;
-  config.ps_tasks = 4;
-  config.placement = Placement::kPartition;
-  Server server(config);
-  Worker worker({.job = name.text(), .rank = {}, .stop_requested = {}, .log = {}});
+  test::Job job({.rule = rule, .lr = 0.5F, .ps_tasks = 4, .placement = Placement::kPartition});
+  Worker worker = job.join();
   std::vector<VariableSpec> specs;
   for (std::uint64_t i = 0; i < kVariables; ++i)
     specs.push_back({.name = fmt::format("v{}", i), .shape = {kRows, model / kVariables / kRows / sizeof(float)}});
@@ -60,10 +52,10 @@ Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
     const auto moved = [&](float value) { return std::abs(value - (float(i) - 0.5F)) < 1e-5F * float(i + 1); };
     outcome.is_right = outcome.is_right && std::all_of(values.begin(), values.end(), moved);
   }
-  const JobView view(name.text());
+  const JobView view = job.view();
   outcome.bytes = view.info().bytes;
   outcome.parts = view.variables()[0].parts.size();
-  for (const std::string& segment : name.segments()) {
+  for (const std::string& segment : job.name.segments()) {
     shm::Segment opened;
     static_cast<void>(opened.open(segment, shm::Access::kReadOnly));
     outcome.in_shm += opened.file_bytes();

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "inspection/tables.hpp"
-#include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/segment/names.hpp"
 #include "shm/segment/table_layout.hpp"
@@ -247,7 +246,7 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
   const JobConfig config = row_config(UpdateRule::kAdd);
   Server server(config);
   OpenTable table = [&] {
-    Worker worker(quiet_options(config));
+    Worker worker(options(config));
     const Keys keys = some_keys(2000);
     worker.table(spec_of(3000, 1)).push(keys, Floats(2000, 1.0F));
     return OpenTable(config.job);
@@ -270,7 +269,7 @@ TEST_CASE("table: of a job without workers the view also tells what could come o
   REQUIRE(rows.faults.size() == 1);
   CHECK(rows.faults.front().find("twice") != std::string::npos);
   {
-    Worker worker(quiet_options(config));
+    Worker worker(options(config));
     CHECK(view.count_rows("items").faults.empty());  // it may have been evicted, and linked elsewhere
   }
   // All buckets lead to the first row: the view doesn't follow each to the end.
@@ -304,7 +303,7 @@ TEST_CASE("table: a look at a table whose rows come and go finds no damage") {
   TableSpec spec = spec_of(500, 1);
   const JobConfig config = row_config(UpdateRule::kAdd);
   Server server(config);
-  Worker first(quiet_options(config)), second(quiet_options(config));
+  Worker first(options(config)), second(options(config));
   std::atomic<bool> is_over = false;
   const auto churn = [&](Table table, std::uint64_t seed) {
     std::mt19937_64 random(seed);

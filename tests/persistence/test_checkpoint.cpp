@@ -1,27 +1,13 @@
 // Checkpoints: a whole job saved to files, and a job that starts from them, whatever its configuration.
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cerrno>
-#include <chrono>
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <map>
-#include <memory>
-#include <random>
-#include <set>
 #include <span>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "persistence/checkpoint_folder.hpp"
@@ -29,16 +15,16 @@
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "support/checkpoint_job.hpp"
 #include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
 #include "support/rule_reference.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test::checkpoints;
+using test::config_of, test::contains, test::error_of;
 
 TEST_CASE("a job that starts from a checkpoint continues as if it had not been interrupted") {
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdagrad, UpdateRule::kAdam,
@@ -53,14 +39,16 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
         CAPTURE(to_string(mode));
         const test::Folder folder;
         const auto config = [&] {
-          JobConfig made = config_of(rule, layout);
-          made.mode = mode;
-          made.optimizer.ema = layout == Layout::kVersioned ? 0.9F : 0.0F;
+          JobConfig made = config_of({.mode = mode,
+                                      .layout = layout,
+                                      .chunk_bytes = 1024,
+                                      .rule = rule,
+                                      .ema = layout == Layout::kVersioned ? 0.9F : 0.0F});
           return made;
         };
-        Job whole(config());
+        TrainedJob whole(config());
         whole.train(7);
-        Job half(config());
+        TrainedJob half(config());
         half.train(3);
         const std::string saved = half.save(folder.path());
         CHECK(saved == folder.path("step-3"));
@@ -71,7 +59,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
         other.ps_tasks = 3;
         other.placement = Placement::kPartition;
         if (layout == Layout::kInplace) other.partition_by = PartitionBy::kHash;
-        Job rest(other);
+        TrainedJob rest(other);
         CHECK(rest.worker.global_step() == 3);
         CHECK(rest.worker.examples_before() == 96);
         // The pushes of steps 3 to 6, as in `whole`.
@@ -85,7 +73,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
           rest.worker.step();
         }
         CHECK(rest.digest() == whole.digest());
-        const JobView a(whole.name.text()), b(rest.name.text());
+        const JobView a = whole.view(), b = rest.view();
         for (const VariableInfo& variable : a.variables())
           for (std::size_t slot = 0; slot + variable.row_slots < variable.slots.size(); ++slot)
             CHECK_MESSAGE(a.slot(variable.name, variable.slots[slot]) == b.slot(variable.name, variable.slots[slot]),
@@ -96,10 +84,10 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
 
 TEST_CASE("a checkpoint describes its contents and returns them byte by byte") {
   const test::Folder folder;
-  JobConfig config = config_of(UpdateRule::kMomentum);
-  Job job(config, {{.name = "a", .shape = {50, 30}},
-                   {.name = "tokens", .shape = {7}, .rule = UpdateRule::kAdd, .dtype = DType::kInt64},
-                   {.name = "scalar", .shape = {}}});
+  TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum},
+                 {{.name = "a", .shape = {50, 30}},
+                  {.name = "tokens", .shape = {7}, .rule = UpdateRule::kAdd, .dtype = DType::kInt64},
+                  {.name = "scalar", .shape = {}}});
   std::vector<std::byte> tokens(7 * 8);
   for (std::size_t i = 0; i < tokens.size(); ++i) tokens[i] = std::byte(i * 37);
   job.worker.assign(job.variables[1], std::span<const std::byte>(tokens));
@@ -116,11 +104,11 @@ TEST_CASE("a checkpoint describes its contents and returns them byte by byte") {
   CHECK(read == tokens);
   std::vector<float> a(1500);
   saved.read("a", std::as_writable_bytes(std::span(a)));
-  CHECK(a == JobView(job.name.text()).values("a"));
+  CHECK(a == job.view().values("a"));
   saved.read("a", std::as_writable_bytes(std::span(a)), "momentum");
   CHECK(a == std::vector<float>(1500));
-  CHECK(has(error_of([&] { saved.read("b", read); }), "has no variable 'b'"));
-  CHECK(has(error_of([&] { saved.read("a", read); }), "does not fit"));
+  CHECK(contains(error_of([&] { saved.read("b", read); }), "has no variable 'b'"));
+  CHECK(contains(error_of([&] { saved.read("a", read); }), "does not fit"));
   saved.verify();
 }
 
@@ -128,17 +116,16 @@ TEST_CASE("a checkpoint of another model is refused with one error that names al
   const test::Folder folder;
   std::string saved;
   {
-    Job job(config_of(UpdateRule::kSgd));
+    TrainedJob job;
     saved = job.save(folder.path());
   }
-  JobConfig config = config_of(UpdateRule::kSgd);
-  config.restore = saved;
+  JobConfig config = config_of({.chunk_bytes = 1024, .restore = saved});
   const std::string error = error_of([&] {
-    Job(config, {{.name = "a", .shape = {50, 31}}, {.name = "x", .shape = {2}}});
+    TrainedJob(config, {{.name = "a", .shape = {50, 31}}, {.name = "x", .shape = {2}}});
   });
-  CHECK(has(error, "a is float32 [50, 30] there and float32 [50, 31] here"));
-  CHECK(has(error, "it has no x"));
-  CHECK(has(error, "it has also b/c.d"));
+  CHECK(contains(error, "a is float32 [50, 30] there and float32 [50, 31] here"));
+  CHECK(contains(error, "it has no x"));
+  CHECK(contains(error, "it has also b/c.d"));
 }
 
 TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") {
@@ -146,53 +133,48 @@ TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") 
   std::string saved;
   std::vector<float> values;
   {
-    Job job(config_of(UpdateRule::kMomentum));
+    TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
     job.train(4);
-    values = JobView(job.name.text()).values("a");
+    values = job.view().values("a");
     saved = job.save(folder.path());
   }
-  JobConfig config = config_of(UpdateRule::kAdagrad);
-  config.restore = saved;
-  const Job job(config);
-  const JobView view(job.name.text());
+  const TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kAdagrad, .restore = saved});
+  const JobView view = job.view();
   CHECK(view.values("a") == values);
-  CHECK(view.slot("a", "n") == std::vector<float>(1500, config.optimizer.initial_accumulator));
+  CHECK(view.slot("a", "n") == std::vector<float>(1500, job.config.optimizer.initial_accumulator));
   CHECK(view.variables()[0].updates == 0);  // for Adam's bias correction
 }
 
 TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with their number of updates") {
   if (!test::works_in_place(UpdateRule::kAdam)) return;
   const test::Folder folder;
-  Job whole(config_of(UpdateRule::kAdam));
+  TrainedJob whole({.chunk_bytes = 1024, .rule = UpdateRule::kAdam});
   whole.train(3);
-  JobConfig config = config_of(UpdateRule::kAdam, Layout::kInplace);
-  config.restore = whole.save(folder.path());
-  Job rest(config);
+  TrainedJob rest({.layout = Layout::kInplace,
+                   .chunk_bytes = 1024,
+                   .rule = UpdateRule::kAdam,
+                   .restore = whole.save(folder.path())});
   whole.train(1);
   rest.train(1);
-  const std::vector<float> expected = JobView(whole.name.text()).values("a");
-  const std::vector<float> values = JobView(rest.name.text()).values("a");
+  const std::vector<float> expected = whole.view().values("a");
+  const std::vector<float> values = rest.view().values("a");
   REQUIRE(values.size() == expected.size());
   for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == doctest::Approx(expected[k]).epsilon(1e-6));
-  CHECK(JobView(rest.name.text()).slot("a", "t") == std::vector<float>(1500, 4.0F));
+  CHECK(rest.view().slot("a", "t") == std::vector<float>(1500, 4.0F));
 }
 
 TEST_CASE("a different number of workers shares out the examples seen so far") {
   const test::Folder folder;
   std::string saved;
   {
-    JobConfig config = config_of(UpdateRule::kSgd);
-    Job job(config);
+    TrainedJob job({.chunk_bytes = 1024});
     job.train(5);
-    Worker second({.job = config.job, .rank = 1});
+    Worker second = job.join(1);
     second.report(1, 40);
     saved = job.save(folder.path());
   }
   CHECK(Checkpoint(saved).examples() == std::vector<std::uint64_t>{160, 40});
-  JobConfig config = config_of(UpdateRule::kSgd);
-  config.restore = saved;
-  config.workers = 4;
-  Job job(config);
+  TrainedJob job({.workers = 4, .chunk_bytes = 1024, .restore = saved});
   CHECK(job.worker.examples_before() == 50);
   job.worker.report(1, 32);
   CHECK(Checkpoint(job.save(folder.path())).examples().front() == 82);
@@ -200,25 +182,23 @@ TEST_CASE("a different number of workers shares out the examples seen so far") {
 
 TEST_CASE("large models are saved in several files, with an index") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kSgd),
-          {{.name = "a", .shape = {100}}, {.name = "b", .shape = {100}}, {.name = "c", .shape = {300}}});
+  TrainedJob job(config_of({.chunk_bytes = 1024}),
+                 {{.name = "a", .shape = {100}}, {.name = "b", .shape = {100}}, {.name = "c", .shape = {300}}});
   const std::string saved = job.save(folder.path(), {.max_file_bytes = 850});
   CHECK(fs::exists(saved + "/model-00001-of-00002.safetensors"));
   CHECK(fs::exists(saved + "/model-00002-of-00002.safetensors"));
   std::ifstream file(saved + "/model.safetensors.index.json");
   const std::string index{std::istreambuf_iterator<char>(file), {}};
-  CHECK(has(index, R"("total_size": 2000)"));
-  CHECK(has(index, R"("c": "model-00002-of-00002.safetensors")"));
+  CHECK(contains(index, R"("total_size": 2000)"));
+  CHECK(contains(index, R"("c": "model-00002-of-00002.safetensors")"));
   std::vector<float> c(300);
   Checkpoint(saved).read("c", std::as_writable_bytes(std::span(c)));
-  CHECK(c == JobView(job.name.text()).values("c"));
+  CHECK(c == job.view().values("c"));
 }
 
 TEST_CASE("sync: each rank's data position is that of the snapshot point, whatever it has counted since") {
   const test::Folder folder;
-  JobConfig config = config_of(UpdateRule::kSgd);
-  config.mode = Mode::kSync;
-  Job job(config);
+  TrainedJob job({.mode = Mode::kSync, .chunk_bytes = 1024});
   job.train(2);
   job.worker.report(1, 3 * 32);  // of a third step, which the others do not know yet
   CHECK(Checkpoint(job.save(folder.path())).examples() == std::vector<std::uint64_t>{64});
@@ -226,7 +206,7 @@ TEST_CASE("sync: each rank's data position is that of the snapshot point, whatev
 
 TEST_CASE("a variable or slot that a checkpoint does not have is reported with those that it has") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kMomentum));
+  TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
   job.train(1);
   const Checkpoint checkpoint(job.save(folder.path()));
   const std::string name = checkpoint.variables()[0].name;
@@ -238,27 +218,25 @@ TEST_CASE("a variable or slot that a checkpoint does not have is reported with t
       FAIL("read");
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::kNotFound);
-      CHECK_MESSAGE(has(error.what(), said), error.what());
+      CHECK_MESSAGE(contains(error.what(), said), error.what());
     }
   }
 }
 
 TEST_CASE("a name in checkpoint.json cannot lead outside the folder") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kSgd));
+  TrainedJob job;
   const std::string saved = job.save(folder.path());
   replace_in(saved + "/checkpoint.json", "\"model.safetensors\"", "\"../../etc/passwd\"");
-  CHECK(has(error_of([&] { Checkpoint checkpoint(saved); }), "is not a file name"));
+  CHECK(contains(error_of([&] { Checkpoint checkpoint(saved); }), "is not a file name"));
 }
 
 TEST_CASE("a folder's name may contain spaces and non-ASCII letters") {
   const test::Folder folder;
   const std::string dir = folder.path("two wörds 100%");
-  Job job(config_of(UpdateRule::kSgd));
+  TrainedJob job;
   job.train(2);
-  JobConfig config = config_of(UpdateRule::kSgd);
-  config.restore = job.save(dir);
-  const Job next(config);
+  const TrainedJob next({.chunk_bytes = 1024, .restore = job.save(dir)});
   CHECK(next.digest() == job.digest());
-  CHECK(JobView(next.name.text()).info().config.restore == dir + "/step-2");
+  CHECK(next.view().info().config.restore == dir + "/step-2");
 }

@@ -29,17 +29,14 @@
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
-#include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "support/checkpoint_job.hpp"
 #include "support/folder.hpp"
 #include "support/processes.hpp"
-#include "support/rule_reference.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test::checkpoints;
+using test::config_of, test::contains, test::error_of;
 
 namespace {
 
@@ -90,8 +87,7 @@ extern "C" int fsync(int descriptor) {
 TEST_CASE("the newest complete checkpoint is found, and each damaged one is reported") {
   const test::Folder folder;
   CHECK_FALSE(Checkpoint::latest(folder.path()));
-  JobConfig config = config_of(UpdateRule::kSgd);
-  Job job(config);
+  TrainedJob job({.chunk_bytes = 1024});
   std::vector<std::string> notices;
   const auto note = [&](const std::string& line) { notices.push_back(line); };
   for (int i = 0; i < 4; ++i) {
@@ -104,20 +100,20 @@ TEST_CASE("the newest complete checkpoint is found, and each damaged one is repo
   CHECK(notices.empty());
   CHECK(Checkpoint::latest(folder.path(), note)->global_step() == 6);
   REQUIRE(notices.size() == 2);
-  CHECK(has(notices[0], "step-12: the contents of model.safetensors are not what was written"));
-  CHECK(has(notices[1], "step-9: model.safetensors has 100 bytes, and"));
+  CHECK(contains(notices[0], "step-12: the contents of model.safetensors are not what was written"));
+  CHECK(contains(notices[1], "step-9: model.safetensors has 100 bytes, and"));
   fs::remove(folder.path("step-6/model.safetensors"));
   replace_in(folder.path("step-3/checkpoint.json"), R"("version": 1)", R"("version": 2)");
-  CHECK(has(error_of([&] { Checkpoint::latest(folder.path()); }),
-            "none is complete: " + folder.path() +
-                "/step-3 is a checkpoint of format version 2; this build reads version 1"));
+  CHECK(contains(error_of([&] { Checkpoint::latest(folder.path()); }),
+                 "none is complete: " + folder.path() +
+                     "/step-3 is a checkpoint of format version 2; this build reads version 1"));
   replace_in(folder.path("step-3/checkpoint.json"), R"("version": 2)", R"("version": 0)");
-  CHECK(has(error_of([&] { Checkpoint(folder.path("step-3")); }), "of format version 0"));
+  CHECK(contains(error_of([&] { Checkpoint(folder.path("step-3")); }), "of format version 0"));
 }
 
 TEST_CASE("a checkpoint of a step that exists already replaces it") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kSgd));
+  TrainedJob job;
   const std::string first = job.save(folder.path(), {.loss = 1.0});
   std::ofstream(first + "/more");
   CHECK(job.save(folder.path(), {.loss = 2.0}) == first);
@@ -128,7 +124,7 @@ TEST_CASE("a checkpoint of a step that exists already replaces it") {
 
 TEST_CASE("a save that is asked to stop leaves no checkpoint and gives its snapshot back") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kSgd));
+  TrainedJob job;
   const std::string before = job.save(folder.path());
   job.train(1);
   int asked = 0;
@@ -142,7 +138,7 @@ TEST_CASE("a save that is asked to stop leaves no checkpoint and gives its snaps
 
 TEST_CASE("the last checkpoint is kept, whatever else is in the folder") {
   const test::Folder folder;
-  Job job(config_of(UpdateRule::kSgd));
+  TrainedJob job;
   std::vector<std::string> saved;
   for (int i = 0; i < 4; ++i) {
     job.train(1);
@@ -174,7 +170,8 @@ TEST_CASE("only one process keeps checkpoints in a folder, and it removes what a
   CHECK_FALSE(fs::exists(folder.path(".partial-step-7-1-1")));
   CHECK(fs::exists(folder.path(".partial-step-8-1-99999999")));
   CHECK(fs::exists(folder.path("step-6")));
-  CHECK(has(error_of([&] { persistence::CheckpointDir second(folder.path()); }), "another process writes checkpoints"));
+  CHECK(contains(error_of([&] { persistence::CheckpointDir second(folder.path()); }),
+                 "another process writes checkpoints"));
   ::close(in_use);
 }
 
@@ -244,7 +241,7 @@ TEST_CASE("a process killed at any moment of a save leaves either the previous c
 
 TEST_CASE("after a save a power failure takes nothing of the checkpoint, nor its name, nor that of a new folder") {
   const test::Folder folder;
-  const Job job(config_of(UpdateRule::kMomentum));
+  const TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
   const std::string dir = folder.path("checkpoints"), text = folder.path("text");
   const Disk disk;
   const std::string saved = job.save(dir);
@@ -259,14 +256,14 @@ TEST_CASE("after a save a power failure takes nothing of the checkpoint, nor its
 TEST_CASE("a checkpoint that cannot be written or synced leaves nothing, and the one that it would replace stays") {
   const test::Folder folder;
   const std::string dir = fs::canonical(folder.path());
-  const Job job(config_of(UpdateRule::kSgd));
+  const TrainedJob job;
   const std::string saved = job.save(dir, {.loss = 1.0});
   const auto is_as_before = [&] {
     return folder.files() == std::vector<std::string>{"step-0"} && Checkpoint(saved).loss() == 1.0;
   };
   {
     const Disk disk(dir);
-    CHECK(has(error_of([&] { job.save(dir, {.loss = 2.0}); }), "cannot sync the folder"));
+    CHECK(contains(error_of([&] { job.save(dir, {.loss = 2.0}); }), "cannot sync the folder"));
   }
   CHECK(is_as_before());
   persistence::CheckpointArrays arrays;

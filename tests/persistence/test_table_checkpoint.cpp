@@ -3,7 +3,6 @@
 #include <signal.h>
 #include <sys/resource.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
@@ -69,7 +68,7 @@ TEST_CASE("table checkpoint: a job goes on with the rows and their state, over a
       if (tasks == 1) continue;
       job.push(keys, 2.0F), next.push(keys, 2.0F);
       CHECK(next.pull(keys) == job.pull(keys));
-      Worker late(quiet_options(next.config));  // finds the table as it is now
+      Worker late(options(next.config));  // finds the table as it is now
       CHECK(copy_of(next.table).rows == [&] {
         Table same = late.table(spec);
         return copy_of(same).rows;
@@ -114,9 +113,9 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
     const JobConfig next = restoring(config, saved);
     const Server server(next);
     std::vector<std::string> lines;
-    WorkerOptions options = quiet_options(next);
-    options.log = [&](const std::string& line) { lines.push_back(line); };
-    Worker worker(options);
+    WorkerOptions given = options(next);
+    given.log = [&](const std::string& line) { lines.push_back(line); };
+    Worker worker(given);
     TableSpec few = spec_of(1000, 2);
     few.ttl = ttl;
     Table table = worker.table(few);
@@ -176,7 +175,7 @@ TEST_CASE("table checkpoint: is written while rows are pushed, made and evicted;
     TableJob job(spec, config);
     std::atomic<bool> stop = false;
     std::jthread pusher([&] {
-      Worker worker(quiet_options(job.config));
+      Worker worker(options(job.config));
       Table table = worker.table(spec);
       std::mt19937_64 random(1);
       while (!stop) {
@@ -200,7 +199,7 @@ TEST_CASE("table checkpoint: is written while rows are pushed, made and evicted;
   std::vector<std::jthread> workers;
   for (int i = 0; i < 2; ++i)
     workers.emplace_back([&] {
-      Worker worker(quiet_options(config));
+      Worker worker(options(config));
       Table table = worker.table(spec);
       CHECK(table.statistics().made == different);
       table.dump(0, [&](const TableRow& row) {

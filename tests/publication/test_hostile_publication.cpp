@@ -3,9 +3,7 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <vector>
 
 #include "support/hostile.hpp"

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/publisher.hpp"

@@ -1,12 +1,10 @@
 // Several writers of one publication: their slices, their deaths, and what is refused.
 #include <doctest/doctest.h>
 
-#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/publisher.hpp"

@@ -1,15 +1,11 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -18,7 +14,6 @@
 
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
-#include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/snapshot.hpp"
@@ -28,9 +23,9 @@
 #include "record/recorder.hpp"
 #include "record/replayer.hpp"
 #include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 namespace {
 
@@ -257,7 +252,7 @@ TEST_CASE("record: impossible orders are refused") {
 
 TEST_CASE("record: a job without a recordable order is refused, with the reason") {
   const test::Folder folder;
-  JobConfig config = test::settings(1, Mode::kAsync);
+  JobConfig config = test::config_of();
   std::uint32_t threads = 1;
   const char* reason = nullptr;
   SUBCASE("synchronous steps") { config.mode = Mode::kSync, reason = "mode sync has no order"; }
@@ -266,7 +261,7 @@ TEST_CASE("record: a job without a recordable order is refused, with the reason"
     config.threads = 3, threads = 0, reason = "`threads` 3 have no order";
   }
   SUBCASE("a checkpoint") {
-    JobConfig first = test::settings(1, Mode::kAsync);
+    JobConfig first = test::config_of();
     const Server server(first);
     Worker worker(test::options(first, 0));
     worker.variable(test::vector_of(10), test::zero);
@@ -303,7 +298,7 @@ TEST_CASE("record: a job without a recordable order is refused, with the reason"
 
 TEST_CASE("record: assignments and sums are recorded in order") {
   const test::Folder folder;
-  const JobConfig config = test::settings(1, Mode::kAsync);
+  const JobConfig config = test::config_of();
   {
     Server server(config);
     WorkerOptions given = test::options(config, 0);

@@ -1,37 +1,24 @@
 // Replays: calls wait for their turn, compute what was recorded, and end when one of the workers has died.
 #include <doctest/doctest.h>
-#include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
-#include <memory>
 #include <optional>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
-#include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
-#include "ps_shm/snapshot.hpp"
 #include "ps_shm/worker.hpp"
 #include "record/folder.hpp"
 #include "record/order.hpp"
 #include "record/recorder.hpp"
 #include "record/replayer.hpp"
 #include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 namespace {
 
@@ -41,8 +28,7 @@ using test::kSecond, test::ManualClock;
 // A straggler asks during its delay, which a replay omits: it is told at the next call, and continues by the record.
 TEST_CASE("record: what a program does after it was told to end is replayed, wherever it had asked") {
   const test::Folder folder;
-  JobConfig config = test::settings(2, Mode::kAsync);
-  config.steps = 1;
+  JobConfig config = test::config_of({.workers = 2, .steps = 1});
   const auto run = [&](const record::ReplayCoordinator* coordinator) {
     config.job = test::unique_job_name();
     Server server(config);
@@ -83,10 +69,7 @@ TEST_CASE("record: what a program does after it was told to end is replayed, whe
 TEST_CASE("record: a replayed call waits for its turn, and computes what was recorded") {
   const test::Folder folder;
   const std::vector<float> ones(10, 1.0F), twos(10, 2.0F);
-  JobConfig config = test::settings(2, Mode::kAsync);
-  config.optimizer.rule = UpdateRule::kMomentum;
-  config.optimizer.lr = 0.5F;
-  config.optimizer.momentum = 0;
+  JobConfig config = test::config_of({.workers = 2, .rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0});
   struct Two {
     Worker first, second;
     Variable of_first, of_second;
@@ -156,7 +139,7 @@ TEST_CASE("record: a replayed call waits for its turn, and computes what was rec
 
 TEST_CASE("record: a replayed step waits for its turn, even once a worker has left in good order") {
   const test::Folder folder;
-  JobConfig config = test::settings(3, Mode::kAsync);
+  JobConfig config = test::config_of({.workers = 3});
   using Workers = std::array<std::optional<Worker>, 3>;
   const auto run = [&](bool is_replayed, const std::function<void(Workers&)>& body) {
     config.job = test::unique_job_name();
@@ -187,7 +170,7 @@ TEST_CASE("record: a replayed step waits for its turn, even once a worker has le
 
 TEST_CASE("record: a replay ends when one of its workers has died") {
   const test::Folder folder;
-  JobConfig config = test::settings(2, Mode::kAsync);
+  JobConfig config = test::config_of({.workers = 2});
   const auto options_of = [&](std::uint32_t rank, const record::ReplayCoordinator* coordinator) {
     WorkerOptions given = test::options(config, rank);
     (coordinator == nullptr ? given.record : given.replay) = folder.path();

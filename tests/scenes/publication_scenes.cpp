@@ -6,7 +6,7 @@
 #include "scenes/scenes.hpp"
 #include "shm/publication/publication.hpp"
 #include "shm/publication/round.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 namespace {

@@ -13,9 +13,9 @@
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/segment/job_segments.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using test::Bell;
@@ -31,11 +31,7 @@ const ServeHooks kAtOnce = {
     .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
 JobConfig settings(const JobName& name) {
-  JobConfig config;
-  config.job = name.text();
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.linger = Seconds(0.1);
-  return config;
+  return test::with_name(test::config_of({.rule = UpdateRule::kAdd, .linger = Seconds(0.1)}), name.text());
 }
 
 WorkerOptions quiet(const JobName& name, std::optional<std::uint32_t> rank = {}) {

@@ -10,9 +10,9 @@
 #include "ps_shm/worker.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/worker_table.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/test_job.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -26,7 +26,7 @@ const ServeHooks kAtOnce = {
 }  // namespace
 
 TEST_CASE("ending: a worker that joins after its ps has checked for the last time is told that the job has ended") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const JobName name(config.job);
   {
     Server server(config);
@@ -38,7 +38,7 @@ TEST_CASE("ending: a worker that joins after its ps has checked for the last tim
 }
 
 TEST_CASE("ending: the last worker of a job that was asked to end removes it if no ps waits for it") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const JobName name(config.job);
   std::optional<Server> server(std::in_place, config);
   std::optional<Worker> worker(std::in_place, options(config));
@@ -50,9 +50,7 @@ TEST_CASE("ending: the last worker of a job that was asked to end removes it if 
 }
 
 TEST_CASE("ending: the first task that ends a job gives the reason, and the other ends for the same reason") {
-  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.ps_tasks = 2;
-  config.linger = Seconds(100);
+  JobConfig config = config_of({.workers = 2, .linger = Seconds(100), .ps_tasks = 2});  // one of them never joins
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   {
@@ -67,8 +65,7 @@ TEST_CASE("ending: the first task that ends a job gives the reason, and the othe
 }
 
 TEST_CASE("ending: a task that ends a job already ended by another reports that reason, and logs no event of its own") {
-  JobConfig config = settings(1, Mode::kAsync);
-  config.ps_tasks = 2;
+  JobConfig config = config_of({.ps_tasks = 2});
   const JobName name(config.job);
   Server first(config, {.task = 0}), second(config, {.task = 1});
   std::optional<Worker> worker(std::in_place, options(config));
@@ -82,7 +79,7 @@ TEST_CASE("ending: a task that ends a job already ended by another reports that 
 }
 
 TEST_CASE("ending: a job continues until the last of its workers has left") {
-  JobConfig config = settings(2, Mode::kAsync);
+  JobConfig config = config_of({.workers = 2});
   std::uint64_t steps = 1;
   SUBCASE("without a last step") {}
   SUBCASE("after its last step") { config.steps = steps = 2; }
@@ -95,8 +92,7 @@ TEST_CASE("ending: a job continues until the last of its workers has left") {
 }
 
 TEST_CASE("ending: a ps without a worker waits for one for the linger time") {
-  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.linger = Seconds(1000);
+  JobConfig config = config_of({.workers = 2, .linger = Seconds(1000)});  // one of them never joins
   const JobName name(config.job);
   Server server(config);
   Worker(options(config)).step();
@@ -104,7 +100,7 @@ TEST_CASE("ending: a ps without a worker waits for one for the linger time") {
 }
 
 TEST_CASE("ending: a ps that is asked to end waits until its workers have left") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const JobName name(config.job);
   ManualClock clock;  // its patience never runs out
   Server server(config);
@@ -122,7 +118,7 @@ TEST_CASE("ending: a ps that is asked to end waits until its workers have left")
 }
 
 TEST_CASE("ending: a ps that is asked to end names the workers that have not left after its patience") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const JobName name(config.job);
   Server server(config);
   const Worker worker(options(config));
@@ -137,8 +133,7 @@ TEST_CASE("ending: a ps that is asked to end names the workers that have not lef
 }
 
 TEST_CASE("ending: a ps runs its periodic tasks once a second") {
-  JobConfig config = settings(2, Mode::kAsync);  // one of them never joins
-  config.linger = Seconds(10);
+  JobConfig config = config_of({.workers = 2, .linger = Seconds(10)});  // one of them never joins
   const JobName name(config.job);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
@@ -152,7 +147,7 @@ TEST_CASE("ending: a ps runs its periodic tasks once a second") {
 }
 
 TEST_CASE("ending: a job that is kept remains, and a process that joins is told that it is over") {
-  const JobConfig config = settings(1, Mode::kAsync);
+  const JobConfig config = config_of();
   const JobName name(config.job);
   {
     Server server(config);

@@ -24,13 +24,13 @@
 #include "shm/steps/snapshot_point.hpp"
 #include "support/conservation.hpp"
 #include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
 #include "support/snapshot_scene.hpp"
 #include "support/test_job.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test::snapshots;
@@ -184,7 +184,7 @@ TEST_CASE("snapshot: a group of pushes is atomic") {
 
 TEST_CASE("snapshot: a push that does not end is waited for with patience, once") {
   Scene scene;
-  Worker stopped(options_of(scene.name));
+  Worker stopped = scene.join();
   const Variable theirs = stopped.variable("a");
   const ManualClock clock(ManualClock::Sleeps::kPass);
   {
@@ -200,7 +200,7 @@ TEST_CASE("snapshot: a push that does not end is waited for with patience, once"
     scene.push();
     CHECK(scene.worker.snapshot(late).partial_ranks() == std::vector<std::uint32_t>{1});
     CHECK(clock.passed_ns() - waited < kSecond);
-    Worker second(options_of(scene.name));
+    Worker second = scene.join();
     const PushGroup also = second.group_pushes();
     CHECK(scene.worker.snapshot(soon).partial_ranks() == std::vector<std::uint32_t>{1, 2});
     // A mark that a dead owner has left counts for nothing.
@@ -259,17 +259,13 @@ TEST_CASE("snapshot: the next maker first ends a dead one's pause (snapshot.C8)"
 }
 
 TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment") {
-  test::JobName name;
-  JobConfig config = config_of(name.text());
-  config.optimizer.rule = UpdateRule::kMomentum;
-  config.optimizer.ema = 0.5F;
-  Server server(config);
-  Worker worker(options_of(name));
+  test::Job job({.max_workers = 4, .chunk_bytes = 1024, .rule = UpdateRule::kMomentum, .ema = 0.5F});
+  Worker worker = job.join();
   const Variable variable = worker.variable(
       {.name = "v", .shape = {2000}}, [](std::span<float> values) { std::fill(values.begin(), values.end(), 1.0F); });
   const std::vector<float> gradient(2000, 1.0F);
   worker.push(variable, gradient);
-  JobView view(name.text());
+  JobView view = job.view();
   const std::vector<float> values = view.values("v"), slot = view.slot("v", "momentum"), averages = view.averages("v");
   const Snapshot snapshot = worker.snapshot();
   worker.push(variable, gradient);
@@ -303,11 +299,8 @@ TEST_CASE("snapshot: small in-place variables are exact, large ones are reported
 }
 
 TEST_CASE("snapshot: in-place variables of a Hogwild! job are never called point-in-time") {
-  const test::JobName name;
-  JobConfig config = config_of(name.text());
-  config.adds = Adds::kRacy;
-  Server server(config);
-  Worker worker(options_of(name));
+  test::Job job({.chunk_bytes = 1024, .adds = Adds::kRacy, .rule = UpdateRule::kAdd});
+  Worker worker = job.join();
   worker.variable({.name = "rows", .shape = {100, 4}, .layout = Layout::kInplace}, [](std::span<float>) {});
   worker.variable({.name = "dense", .shape = {100}}, [](std::span<float>) {});
   const Snapshot snapshot = worker.snapshot();
@@ -316,26 +309,24 @@ TEST_CASE("snapshot: in-place variables of a Hogwild! job are never called point
 }
 
 TEST_CASE("snapshot: a variable is in it once all of its parts have values, and can only then be saved") {
-  const test::JobName name;
   const test::Folder folder;
-  JobConfig config = config_of(name.text());
-  config.ps_tasks = 2;
-  config.placement = Placement::kPartition;
-  Server server(config);
-  Worker worker(options_of(name));
+  test::Job job({.max_workers = 4,
+                 .chunk_bytes = 1024,
+                 .rule = UpdateRule::kAdd,
+                 .ps_tasks = 2,
+                 .placement = Placement::kPartition});
+  Worker worker = job.join();
   worker.variable({.name = "parted", .shape = {3000}}, [](std::span<float>) {});
   worker.variable({.name = "small", .shape = {10}}, [](std::span<float>) {});
-  shm::AttachOutcome outcome;
-  auto job = shm::JobSegments::try_attach(name.text(), shm::Access::kReadWrite, outcome);
-  const shm::Directory directory(*job);
+  shm::JobSegments segments = job.attach();
+  const shm::Directory directory(segments);
   const std::vector<std::uint32_t> parts = directory.parts(directory.find("parted"));
   REQUIRE(parts.size() == 2);
   for (const std::uint32_t part : parts) {
     auto& init = directory.at(part).init;
     init.store_release(0);
     CHECK(worker.snapshot().variables() == std::vector<std::string>{"small"});
-    const std::vector<StoredVariable> saved =
-        Checkpoint(Checkpoint::save(JobView(name.text()), folder.path())).variables();
+    const std::vector<StoredVariable> saved = Checkpoint(Checkpoint::save(job.view(), folder.path())).variables();
     CHECK(saved.size() == 1);
     init.store_release(shm::kInitialised);
   }
@@ -343,9 +334,10 @@ TEST_CASE("snapshot: a variable is in it once all of its parts have values, and 
 }
 
 TEST_CASE("snapshot: if its owner is the last process of an ended job, it removes the job (names.N9)") {
-  const test::JobName name;
-  std::optional<Server> server(config_of(name.text()));
-  std::optional<Worker> worker(options_of(name));
+  const JobConfig config = test::config_of();
+  const test::JobName name(config.job);
+  std::optional<Server> server(config);
+  std::optional<Worker> worker(test::options(config));
   worker->variable({.name = "v", .shape = {10}}, [](std::span<float>) {});
   const JobView view(name.text());
   std::optional<Snapshot> snapshot(view.snapshot());
@@ -371,7 +363,7 @@ TEST_CASE("snapshot: each of many in a row contains a prefix of each worker's pu
   std::vector<std::thread> pushers;
   for (std::uint32_t rank = 0; rank < kPushers; ++rank)
     pushers.emplace_back([&, rank] {
-      Worker worker(options_of(scene.name));
+      Worker worker = scene.join();
       std::vector<Variable> mine;
       std::vector<std::span<const float>> gradients;
       for (const std::size_t which :

@@ -1,36 +1,26 @@
 // Snapshots in mode sync: the state between two steps, of the present or of a step that is still to come.
 #include <doctest/doctest.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <atomic>
 #include <csignal>
-#include <cstddef>
-#include <numeric>
 #include <optional>
-#include <random>
 #include <span>
 #include <string>
 #include <thread>
-#include <tuple>
-#include <utility>
 #include <vector>
 
-#include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/steps/snapshot_point.hpp"
 #include "support/conservation.hpp"
-#include "support/folder.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/processes.hpp"
 #include "support/rows_job.hpp"
 #include "support/snapshot_scene.hpp"
-#include "support/test_job.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test::snapshots;
@@ -107,8 +97,7 @@ TEST_CASE("snapshot: sync: the state before a step that is still to come, howeve
 }
 
 TEST_CASE("snapshot: sync: a wait for a step ends with the job, and with the death of all its processes") {
-  JobConfig config = test::settings(1, Mode::kSync);
-  config.steps = 2;
+  JobConfig config = test::config_of({.mode = Mode::kSync, .steps = 2});
   const auto train = [&](Worker& worker, int steps) {
     const Variable variable = worker.variable(test::vector_of(4), test::zero);
     for (int step = 0; step < steps; ++step) {
@@ -143,15 +132,17 @@ TEST_CASE("snapshot: sync: each of many in a row is the state between two steps,
   constexpr std::uint32_t kWorkers = 3;
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(to_string(reduce));
-    test::JobName name;
-    JobConfig config = config_of(name.text(), Mode::kSync, kWorkers);
-    config.reduce = reduce;
-    Server server(config);
+    test::Job job({.workers = kWorkers,
+                   .max_workers = 4,
+                   .mode = Mode::kSync,
+                   .reduce = reduce,
+                   .chunk_bytes = 1024,
+                   .rule = UpdateRule::kAdd});
     std::atomic<bool> is_over = false;
     std::vector<std::thread> workers;
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
       workers.emplace_back([&] {
-        Worker worker(options_of(name));
+        Worker worker = job.join();
         const std::vector<Variable> variables = worker.variables(specs(), kZeros);
         std::vector<std::vector<float>> ones;
         std::vector<std::span<const float>> gradients;
@@ -163,10 +154,10 @@ TEST_CASE("snapshot: sync: each of many in a row is the state between two steps,
           worker.step();
         }
       });
-    while (server.global_step() < 5) std::this_thread::yield();
+    while (job.server.global_step() < 5) std::this_thread::yield();
     std::uint64_t last = 0;
     for (int round = 0; round < 100; ++round) {
-      const Snapshot snapshot = server.snapshot({.patience = Seconds(30)});
+      const Snapshot snapshot = job.server.snapshot({.patience = Seconds(30)});
       REQUIRE(snapshot.partial_ranks().empty());
       REQUIRE(snapshot.global_step() >= last);
       last = snapshot.global_step();
@@ -174,6 +165,6 @@ TEST_CASE("snapshot: sync: each of many in a row is the state between two steps,
     }
     is_over = true;
     for (std::thread& worker : workers) worker.join();
-    CHECK(test::is_conserved(name.text()));
+    CHECK(test::is_conserved(job.name.text()));
   }
 }

@@ -14,8 +14,10 @@
 #include "ps_shm/worker.hpp"
 #include "shm/base/racing.hpp"
 #include "support/conservation.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
 #include "support/stress.hpp"
+#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
@@ -40,7 +42,7 @@ struct Meeting {
 
 TEST_CASE("accumulator: contributions by many threads are each included once, and set and sum always agree") {
   const std::uint64_t seed = test::stress_seed(), steps = test::stress_rounds(2'000);
-  TestJob job(test::with_small_chunks());
+  TestJob job({.chunk_bytes = 1024});
   const VariableShm& record = job.declare("sum", 600);
   VersionedVariable sum = job.versioned(record);
   std::atomic<std::uint64_t> wrong{0}, refused{0}, incomplete{0};
@@ -133,41 +135,16 @@ TEST_CASE("accumulator: late threads do not change later steps") {
   CHECK(test::is_conserved(job.segments, {&record}));
 }
 
-namespace {
-
-JobConfig summed(std::uint32_t workers) {
-  JobConfig config;
-  config.job = test::unique_job_name();
-  config.workers = workers;
-  config.mode = Mode::kSync;
-  config.reduce = Reduce::kAtomic;
-  config.step_timeout = Seconds(600);
-  return config;
-}
-
-WorkerOptions options(const JobConfig& config, std::uint32_t rank) {
-  WorkerOptions given;
-  given.job = config.job;
-  given.rank = rank;
-  given.log = [](const std::string&) {};
-  return given;
-}
-
-void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
-
-}  // namespace
-
 TEST_CASE("reduce atomic: the sum over all steps and workers is exact, and no gradient segment exists") {
   const std::uint64_t steps = test::stress_rounds(400);
-  const JobConfig config = summed(kThreads);
-  Server server(config);
+  test::Job job({.workers = kThreads, .mode = Mode::kSync, .reduce = Reduce::kAtomic});
   std::atomic<int> gradient_segments{0};
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kThreads; ++rank)
     threads.emplace_back([&, rank] {
-      Worker worker(options(config, rank));
-      const Variable sums = worker.variable({.name = "sums", .shape = {5000}, .rule = UpdateRule::kAdd}, zero);
-      const Variable means = worker.variable({.name = "means", .shape = {700}, .rule = UpdateRule::kSgd}, zero);
+      Worker worker = job.join(rank);
+      const Variable sums = worker.variable({.name = "sums", .shape = {5000}, .rule = UpdateRule::kAdd}, test::zero);
+      const Variable means = worker.variable({.name = "means", .shape = {700}, .rule = UpdateRule::kSgd}, test::zero);
       std::vector<float> gradient(5000);
       for (std::uint64_t step = 0; step < steps; ++step) {
         for (std::size_t i = 0; i < gradient.size(); ++i) gradient[i] = float((rank + step + i) % 5);
@@ -175,11 +152,11 @@ TEST_CASE("reduce atomic: the sum over all steps and workers is exact, and no gr
         worker.push(means, std::vector<float>(700, float(4 * rank)));
         worker.step();
       }
-      gradient_segments += int(!list_segments(control_name(config.job) + ".w").empty());
+      gradient_segments += int(!list_segments(control_name(job.name.text()) + ".w").empty());
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(gradient_segments == 0);
-  const std::vector<float> found = JobView(config.job).values("sums");
+  const std::vector<float> found = job.view().values("sums");
   std::uint64_t different = 0;
   for (std::size_t i = 0; i < found.size(); ++i) {
     std::uint64_t expected = 0;
@@ -191,17 +168,16 @@ TEST_CASE("reduce atomic: the sum over all steps and workers is exact, and no gr
   // The mean of 0, 4, 8 and 12 at the default rate, step by step.
   float mean = 0;
   for (std::uint64_t step = 0; step < steps; ++step) mean -= default_lr(UpdateRule::kSgd) * 6.0F;
-  CHECK(JobView(config.job).values("means") == std::vector<float>(700, mean));
+  CHECK(job.view().values("means") == std::vector<float>(700, mean));
 }
 
 TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and the others and successors continue") {
   const std::uint64_t seed = test::stress_seed(), kills = test::stress_rounds(40);
-  JobConfig config = summed(2);
-  Server server(config);
+  test::Job job({.workers = 2, .mode = Mode::kSync, .reduce = Reduce::kAtomic});
   std::mt19937_64 random(seed);
   const auto live = [&](std::uint32_t rank, std::uint64_t steps, const test::Bell* ready) {
-    Worker worker(options(config, rank));
-    const Variable variable = worker.variable({.name = "v", .shape = {20'000}, .rule = UpdateRule::kAdd}, zero);
+    Worker worker = job.join(rank);
+    const Variable variable = worker.variable({.name = "v", .shape = {20'000}, .rule = UpdateRule::kAdd}, test::zero);
     const std::vector<float> ones(20'000, digit(rank));
     for (std::uint64_t step = 0; step < steps; ++step) {
       worker.push(variable, ones);
@@ -218,12 +194,12 @@ TEST_CASE("reduce atomic: workers killed at any moment leave whole chunks, and t
     REQUIRE(ready.hear());
     usleep(static_cast<useconds_t>(random() % 3000));  // the kill may come at any moment: no result depends on the time
     victim.kill();
-    const std::uint64_t before = server.global_step();
-    CHECK(test::eventually([&] { return server.global_step() > before + 2; }));
+    const std::uint64_t before = job.server.global_step();
+    CHECK(test::eventually([&] { return job.server.global_step() > before + 2; }));
   }
   partner.kill();
   // Each chunk is consistent: its elements went through the same sums.
-  const JobView view(config.job);
+  const JobView view = job.view();
   const VariableInfo info = view.variables().at(0);
   const std::vector<float> values = view.values("v");
   std::uint64_t torn = 0;

@@ -40,8 +40,8 @@ struct Stage {
   std::vector<std::atomic<std::uint64_t>> contents;  // of each round and rank, likewise
   std::atomic<int> different_sets{0}, wrong_payloads{0}, different_payloads{0}, empty_sets{0};
 
-  Stage(const JobConfig& config, std::uint64_t count)
-      : job(config), rounds(count), sets(count), contents(count * kThreads) {}
+  Stage(const test::JobSettings& settings, std::uint64_t count)
+      : job(settings), rounds(count), sets(count), contents(count * kThreads) {}
 
   // The first to arrive sets the expected value.
   static bool agrees(std::atomic<std::uint64_t>& fact, std::uint64_t found) {
@@ -113,21 +113,15 @@ struct Stage {
   }
 };
 
-JobConfig with_workers() {
-  JobConfig config;
-  config.workers = kThreads;
-  return config;
-}
-
 }  // namespace
 
 TEST_CASE("barrier: threads go through many rounds, all in each") {
-  Stage stage(with_workers(), test::stress_rounds(10'000));
+  Stage stage({.workers = kThreads}, test::stress_rounds(10'000));
   stage.run(test::stress_seed(), 0);
   for (const auto& set : stage.sets) REQUIRE(set == (1 << kThreads) - 1);
 }
 
 TEST_CASE("barrier: threads that die anywhere and come back never disagree about a round") {
-  Stage stage(with_workers(), test::stress_rounds(2'000));
+  Stage stage({.workers = kThreads}, test::stress_rounds(2'000));
   stage.run(test::stress_seed(), 100);
 }

@@ -19,12 +19,12 @@
 #include "ps_shm/worker.hpp"
 #include "shm/segment/counters.hpp"
 #include "shm/segment/job_segments.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
 #include "support/stress.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
-using test::options, test::settings;
+using test::config_of, test::Job, test::options;
 
 namespace {
 
@@ -61,12 +61,10 @@ struct Observer {
 // All workers go through `steps`; rank 3 leaves half-way.
 void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
   CAPTURE(bound);
-  JobConfig config = settings(kWorkers, Mode::kSsp);
-  config.staleness = bound;
-  Server server(config);
+  Job job({.workers = kWorkers, .mode = Mode::kSsp, .staleness = bound});
   Observer observer;
   std::vector<Worker> workers;
-  for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.emplace_back(options(config, rank));
+  for (std::uint32_t rank = 0; rank < kWorkers; ++rank) workers.emplace_back(job.options(rank));
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
     threads.emplace_back([&, rank] {
@@ -87,12 +85,12 @@ void run_bounded(std::uint64_t bound, std::uint64_t steps, std::uint64_t seed) {
   CHECK(observer.violations == 0);
   CHECK(observer.worst <= bound);
   std::uint64_t most = 0;
-  for (const WorkerInfo& worker : JobView(config.job).workers()) {
+  for (const WorkerInfo& worker : job.view().workers()) {
     CHECK(worker.max_clock_skew <= bound);
     most = std::max(most, worker.max_clock_skew);
   }
   CHECK(most == bound);  // the full bound was used
-  CHECK(server.global_step() == 3 * steps + steps / 2);
+  CHECK(job.server.global_step() == 3 * steps + steps / 2);
 }
 
 }  // namespace
@@ -105,15 +103,13 @@ TEST_CASE("ssp: no worker begins a step more than the bound ahead of the slowest
 TEST_CASE("ssp: workers that join and leave all the time neither break the bound for good nor block anybody") {
   const std::uint64_t seed = test::stress_seed(), wanted = test::stress_rounds(300);
   constexpr std::uint64_t kBound = 2;
-  JobConfig config = settings(kWorkers, Mode::kSsp);
-  config.staleness = kBound;
-  Server server(config);
+  Job job({.workers = kWorkers, .mode = Mode::kSsp, .staleness = kBound});
   std::atomic<std::uint64_t> visits{0}, behind{0};
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 2; ++rank)
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
-      Worker worker(options(config, rank));
+      Worker worker = job.join(rank);
       while (visits < wanted) {
         dawdle(random, 8, 200);
         worker.step();
@@ -124,11 +120,11 @@ TEST_CASE("ssp: workers that join and leave all the time neither break the bound
       std::mt19937_64 random(seed + rank);
       for (; visits < wanted; ++visits) {
         std::uint64_t fastest = 0, mine = 0;
-        for (const WorkerInfo& info : JobView(config.job).workers())
+        for (const WorkerInfo& info : job.view().workers())
           if (info.rank < 2 && info.state == WorkerState::kAlive) fastest = std::max(fastest, info.clock);
-        Worker worker(options(config, rank));
+        Worker worker = job.join(rank);
         bool had_company = false;  // at the end there is nobody to catch up with
-        for (const WorkerInfo& info : JobView(config.job).workers()) {
+        for (const WorkerInfo& info : job.view().workers()) {
           if (info.rank == rank) mine = info.clock;
           had_company = had_company || (info.rank < 2 && info.state == WorkerState::kAlive);
         }
@@ -138,27 +134,26 @@ TEST_CASE("ssp: workers that join and leave all the time neither break the bound
     });
   for (std::thread& thread : threads) thread.join();
   CHECK(behind == 0);
-  for (const WorkerInfo& worker : JobView(config.job).workers()) CHECK(worker.max_clock_skew <= kBound);
+  for (const WorkerInfo& worker : job.view().workers()) CHECK(worker.max_clock_skew <= kBound);
 }
 
 TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and the bound holds again after each") {
   const std::uint64_t seed = test::stress_seed(), changes = test::stress_rounds(60);
-  const JobConfig config = settings(kWorkers, Mode::kAsync);
-  Server server(config);
+  Job job({.workers = kWorkers});
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> done[kWorkers] = {};
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
     threads.emplace_back([&, rank] {
       std::mt19937_64 random(seed + rank);
-      Worker worker(options(config, rank));
+      Worker worker = job.join(rank);
       while (!stop) {
         dawdle(random, 4, 100 * (rank + 1));
         worker.step();
         ++done[rank];
       }
     });
-  JobControl control(config.job);
+  JobControl control(job.name.text());
   const auto wait_for_progress = [&](std::uint64_t steps) {
     std::uint64_t before[kWorkers];
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank) before[rank] = done[rank];
@@ -169,7 +164,7 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
     });
   };
   std::uint64_t too_far = 0;
-  const JobView view(config.job);
+  const JobView view = job.view();
   for (std::uint64_t i = 0; i < changes; ++i) {
     control.change([&](LiveSettings& settings) {
       settings.mode = i % 2 == 0 ? Mode::kSsp : Mode::kAsync;
@@ -192,7 +187,7 @@ TEST_CASE("ssp: changes to and from async during a run leave nobody waiting, and
   CHECK(too_far == 0);
   std::uint64_t sum = 0;
   for (const auto& steps : done) sum += steps;
-  CHECK(server.global_step() == sum);
+  CHECK(job.server.global_step() == sum);
 }
 
 namespace {
@@ -214,10 +209,7 @@ void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std:
   const std::string rule_name = to_string(rule);
   CAPTURE(rule_name);
   CAPTURE(quorum);
-  JobConfig config = settings(kWorkers, Mode::kSync);
-  config.quorum = quorum;
-  config.optimizer.rule = rule;
-  config.optimizer.lr = 0.05F;
+  JobConfig config = config_of({.workers = kWorkers, .mode = Mode::kSync, .quorum = quorum, .rule = rule, .lr = 0.05F});
   Server server(config);
   std::vector<std::uint64_t> included[kWorkers];  // numbers of the pushes that were not dropped, in order
   std::uint64_t pushed[kWorkers] = {};

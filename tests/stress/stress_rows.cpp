@@ -167,7 +167,7 @@ TEST_CASE("rows: pushes of rows by several workers are all applied, and pulls me
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(300);
   for_kinds([&](const JobConfig& config, std::uint64_t width) {
     Server server(config);
-    Worker first(test::quiet_options(config));
+    Worker first(test::options(config));
     declare(first, width);
     const std::vector<Record> expected = records_of(config, kPushers * rounds);
     std::set<std::uint32_t> values;  // the values that may be pulled
@@ -213,7 +213,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
   std::mt19937_64 random(seed);
   for_kinds([&](const JobConfig& config, std::uint64_t width) {
     Server server(config);
-    Worker first(test::quiet_options(config));
+    Worker first(test::options(config));
     declare(first, width);
     const test::SharedCount pushed;  // by the victim
     std::vector<std::unique_ptr<test::Child>> children;
@@ -237,7 +237,7 @@ TEST_CASE("rows: a worker that is killed while it pushes rows tears no element, 
     {
       const JobConfig other = config_of(config.optimizer.rule, false);
       Server replay(other);
-      Worker declarer(test::quiet_options(other));
+      Worker declarer(test::options(other));
       declare(declarer, width);
       for (std::uint32_t i = 0; i + 1 < kPushers; ++i) {
         Pusher pusher(other.job, seed + i);

@@ -49,7 +49,7 @@ void pull_all(const std::vector<VersionedVariable>& variables, const std::atomic
 
 TEST_CASE("versioned slot: no push of many threads is lost, and no pull is torn") {
   const std::uint64_t seed = test::stress_seed(), rounds = test::stress_rounds(100'000);
-  TestJob job(test::with_small_chunks());
+  TestJob job({.chunk_bytes = 1024});
   // Two variables of one class, so that a buffer moves from one to the other; few chunks, so that pushers collide.
   std::uint64_t sizes[2] = {};
   SUBCASE("of several chunks") { sizes[0] = 700, sizes[1] = 250; }
@@ -107,7 +107,7 @@ TEST_CASE("versioned slot: no push of many threads is lost, and no pull is torn"
 
 TEST_CASE("versioned slot: in a sync step by many helpers each chunk gets one update") {
   const std::uint64_t steps = test::stress_rounds(20'000);
-  TestJob job(test::with_small_chunks());
+  TestJob job({.chunk_bytes = 1024});
   const VariableShm& record = job.declare("v", 1500);
   VersionedVariable variable = job.versioned(record);
   std::atomic<std::uint64_t> applied{0}, not_included{0};

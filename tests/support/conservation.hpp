@@ -10,9 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "shm/segment/directory.hpp"
 #include "shm/segment/placement.hpp"
 #include "shm/slots/versioned_slot.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 

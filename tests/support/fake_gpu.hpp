@@ -21,9 +21,7 @@ struct FakeGpu {
 };
 
 inline JobConfig adding(Layout layout = Layout::kVersioned) {
-  JobConfig config = test::gpu_job(Mode::kAsync, layout, 2);
-  config.optimizer.rule = UpdateRule::kAdd;
-  return config;
+  return config_of({.workers = 2, .layout = layout, .rule = UpdateRule::kAdd, .lr = 0.5F});
 }
 
 }  // namespace ps_shm::test

@@ -13,7 +13,7 @@
 
 #include "device/gpu_link.hpp"
 #include "ps_shm/server.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 
@@ -23,22 +23,7 @@ struct GpuBox {
 };
 
 inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {
-  JobConfig config;
-  config.job = unique_job_name();
-  config.workers = workers;
-  config.mode = mode;
-  config.layout = layout;
-  config.step_timeout = Seconds(600);
-  config.optimizer.lr = 0.5F;
-  return config;
-}
-
-inline WorkerOptions gpu_worker(const JobConfig& config) {
-  WorkerOptions options;
-  options.job = config.job;
-  options.threads = config.threads;
-  options.log = [](const std::string&) {};
-  return options;
+  return config_of({.workers = workers, .mode = mode, .layout = layout, .lr = 0.5F});
 }
 
 // A worker with variables of these sizes, and device memory for them.
@@ -46,7 +31,7 @@ class GpuMember {
  public:
   GpuMember(GpuBox box, const JobConfig& config, const std::vector<std::uint64_t>& sizes, GpuOptions options = {},
             std::optional<UpdateRule> rule = std::nullopt)
-      : box_(box), worker(gpu_worker(config)), stream_(box.cuda) {
+      : box_(box), worker(test::options(config, {}, config.threads)), stream_(box.cuda) {
     std::vector<VariableSpec> specs;
     for (const std::uint64_t size : sizes) {
       VariableSpec& spec = specs.emplace_back();

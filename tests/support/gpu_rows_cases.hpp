@@ -138,9 +138,9 @@ inline void pushes_rows_as_the_processor_does(GpuBox box) {
         const std::uint32_t threads = placement == 2 ? 3 : 1;
         JobConfig config = table_config(rule, placement);
         config.threads = threads;
-        RowsJob job(config, {kRows, width}, threads);
+        RowsJob job(config, {kRows, width});
         config.job = unique_job_name();
-        RowsJob processor(config, {kRows, width}, threads);
+        RowsJob processor(config, {kRows, width});
         RowsOnGpu table(box, job.worker, job.variable);
         for (std::uint32_t round = 0; round < 3; ++round) {  // the second one is larger than the first
           const auto ids = some_ids(100 + 400 * (round % 2), kRows, round);
@@ -230,7 +230,7 @@ inline void loses_no_update(GpuBox box, int pushes) {
         return ids;
       };
       const auto push_all = [&](int who) {
-        Worker worker(quiet_options(job.config));
+        Worker worker(options(job.config));
         RowsOnGpu table(box, worker, worker.variable("table"));
         for (int k = 0; k < pushes; ++k) {
           table.push(ids_at(who, k), std::vector<float>(kBatch * kWidth, float(1 + who)));

@@ -157,7 +157,7 @@ inline void pulls_no_row_of_another_key(GpuBox box, int pulls) {
   std::iota(keys.begin(), keys.end(), 1U);
   std::atomic<bool> has_ended{false};
   std::thread other([&] {
-    Worker worker(quiet_options(job.config));
+    Worker worker(options(job.config));
     Table table = worker.table(spec);
     std::mt19937 random(1);
     for (std::size_t round = 0; !has_ended.load(); ++round) {

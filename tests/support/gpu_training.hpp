@@ -21,7 +21,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/fake_cuda.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 #include "train/loop/trainer.hpp"
 
 namespace ps_shm::test {
@@ -62,22 +62,7 @@ struct Box {
 };
 
 inline JobConfig job(Mode mode, std::uint32_t workers, std::uint64_t steps) {
-  JobConfig config;
-  config.job = unique_job_name();
-  config.workers = workers;
-  config.mode = mode;
-  config.steps = steps;
-  if (mode == Mode::kSsp) config.staleness = 2;
-  config.step_timeout = Seconds(600);
-  return config;
-}
-
-inline WorkerOptions member(const JobConfig& config, std::uint32_t rank) {
-  WorkerOptions options;
-  options.job = config.job;
-  options.rank = rank;
-  options.log = [](const std::string&) {};
-  return options;
+  return config_of({.workers = workers, .mode = mode, .staleness = mode == Mode::kSsp ? 2U : 0U, .steps = steps});
 }
 
 struct Trained {
@@ -113,7 +98,7 @@ inline Trained train_job(const JobConfig& config, const char* model_name,
   Server server(config);
   std::vector<std::unique_ptr<Worker>> workers;
   for (std::uint32_t rank = 0; rank < options.size(); ++rank)
-    workers.push_back(std::make_unique<Worker>(member(config, rank)));
+    workers.push_back(std::make_unique<Worker>(test::options(config, rank)));
   Trained trained;
   const auto evaluated = train::make_model(model_name, data.features, data.classes);
   std::vector<std::optional<train::TrainResult>> results(options.size());

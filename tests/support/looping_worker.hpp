@@ -18,7 +18,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/folder.hpp"
-#include "support/worker_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 
@@ -26,15 +26,6 @@ namespace fs = std::filesystem;
 
 inline constexpr std::uint64_t kElements = 1000;  // four chunks
 inline constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-inline JobConfig config_of(Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
-  JobConfig config = settings(workers, mode);
-  config.chunk_bytes = 1024;
-  config.linger = Seconds(0);
-  config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.lr = 0.5F;
-  return config;
-}
 
 // The names of the checkpoints in a folder, sorted.
 inline std::vector<std::string> checkpoints_in(const Folder& folder) {

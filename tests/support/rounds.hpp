@@ -40,10 +40,4 @@ inline void pass(Member& member, std::uint64_t round) {
   complete(member.barrier, round);
 }
 
-inline JobConfig with_workers(std::uint32_t workers) {
-  JobConfig config;
-  config.workers = workers;
-  return config;
-}
-
 }  // namespace ps_shm::test

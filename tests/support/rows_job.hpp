@@ -1,15 +1,12 @@
 // A job with one table of rows and one worker, and the initial values of the rows.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
-#include <string>
+#include <span>
 #include <vector>
 
-#include "ps_shm/server.hpp"
-#include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 
@@ -17,18 +14,7 @@ namespace ps_shm::test {
 inline constexpr std::uint64_t kRowSeed = 1;
 
 inline JobConfig row_config(UpdateRule rule) {
-  JobConfig config;
-  config.job = unique_job_name();
-  config.seed = kRowSeed;
-  config.layout = Layout::kInplace;
-  config.optimizer.rule = rule;
-  config.optimizer.lr = 0.1F;
-  config.max_workers = 8;
-  return config;
-}
-
-inline WorkerOptions quiet_options(const JobConfig& config, std::uint32_t threads = 1) {
-  return {.job = config.job, .rank = {}, .threads = threads, .stop_requested = {}, .log = [](const std::string&) {}};
+  return config_of({.max_workers = 8, .layout = Layout::kInplace, .rule = rule, .lr = 0.1F, .seed = kRowSeed});
 }
 
 inline std::vector<std::uint32_t> ids_of(std::vector<std::uint32_t> ids) { return ids; }
@@ -38,36 +24,25 @@ inline std::vector<std::uint32_t> ids_of_all(std::uint64_t rows) {
   return ids;
 }
 
-struct RowsJob {
-  JobConfig config;
-  std::uint64_t width;
-  Server server;
-  Worker worker;
-  Variable variable;
+// The initial value of element k of a row: small fractions, so that sums of them are exact.
+inline float first_of_row(std::uint64_t row, std::uint64_t k) { return float((row * 31 + k * 7) % 64) / 32 - 1; }
 
-  RowsJob(const JobConfig& settings, std::vector<std::uint64_t> shape, std::uint32_t threads = 1)
-      : config(settings),
-        width(shape[1]),
-        server(config),
-        worker(quiet_options(config, threads)),
-        variable(worker.variable({.name = "table", .shape = shape, .layout = Layout::kInplace, .regularize = true},
-                                 [this](std::span<float> out) {
-                                   for (std::size_t i = 0; i < out.size(); ++i) out[i] = first(i / width, i % width);
-                                 })) {}
+struct RowsJob : VariableJob {
+  std::uint64_t width = variable.row_size();
 
-  // The initial value of element k of a row: small fractions, so that sums of them are exact.
-  float first(std::uint64_t row, std::uint64_t k) const { return float((row * 31 + k * 7) % 64) / 32 - 1; }
+  RowsJob(const JobConfig& given, const std::vector<std::uint64_t>& shape)
+      : VariableJob(given, {.name = "table", .shape = shape, .layout = Layout::kInplace, .regularize = true},
+                    [&](std::span<float> out) {
+                      for (std::size_t i = 0; i < out.size(); ++i) out[i] = first_of_row(i / shape[1], i % shape[1]);
+                    }) {}
+
+  float first(std::uint64_t row, std::uint64_t k) const { return first_of_row(row, k); }
   std::vector<float> first_row(std::uint64_t row) const {
     std::vector<float> values(width);
     for (std::uint64_t k = 0; k < width; ++k) values[k] = first(row, k);
     return values;
   }
 
-  std::vector<float> pull(const std::vector<std::uint32_t>& ids) {
-    std::vector<float> out(ids.size() * width);
-    worker.pull_rows(variable, ids, out);
-    return out;
-  }
   void push(const std::vector<std::uint32_t>& ids, const std::vector<float>& gradients) {
     worker.push_rows(variable, ids, gradients);
   }

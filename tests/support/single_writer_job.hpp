@@ -7,15 +7,12 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "ps_shm/server.hpp"
-#include "ps_shm/worker.hpp"
 #include "shm/checks/validation.hpp"
 #include "shm/segment/directory.hpp"
 #include "support/conservation.hpp"
-#include "support/worker_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 
@@ -24,14 +21,12 @@ inline constexpr std::uint64_t kBlock = shm::UndoLog::kBlock;
 inline constexpr std::uint64_t kElements = 2 * 2720 + 1007;
 
 inline JobConfig single_writer_config(UpdateRule rule, Layout layout = Layout::kSingleWriter) {
-  JobConfig config = settings(1, Mode::kAsync);
-  config.layout = layout;
-  config.max_workers = 1;
-  config.chunk_bytes = 32 << 10;
-  config.optimizer.rule = rule;
-  config.optimizer.lr = 0.01F;
-  config.linger = Seconds(1000);
-  return config;
+  return config_of({.max_workers = 1,
+                    .layout = layout,
+                    .chunk_bytes = 32 << 10,
+                    .rule = rule,
+                    .lr = 0.01F,
+                    .linger = Seconds(1000)});
 }
 
 inline std::vector<float> numbers(std::uint64_t count, float scale) {
@@ -41,14 +36,12 @@ inline std::vector<float> numbers(std::uint64_t count, float scale) {
 }
 
 // A job with the variable "v", and a look at its chunks.
-struct SingleWriterJob {
-  explicit SingleWriterJob(const JobConfig& given, std::uint64_t elements = kElements)
-      : config(given), server(config), segments(attach(config.job)), spec{.name = "v", .shape = {elements}} {}
+struct SingleWriterJob : Job {
+  mutable shm::JobSegments segments = attach();
+  VariableSpec spec;
 
-  static shm::JobSegments attach(const std::string& job) {
-    shm::AttachOutcome outcome;
-    return std::move(*shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome));
-  }
+  explicit SingleWriterJob(const JobConfig& given, std::uint64_t elements = kElements)
+      : Job(given), spec{.name = "v", .shape = {elements}} {}
 
   Variable declare(Worker& worker) const {
     return worker.variable(spec, [](std::span<float> out) {
@@ -90,11 +83,6 @@ struct SingleWriterJob {
     shm::check_job(segments);
     CHECK(is_conserved(config.job));
   }
-
-  JobConfig config;
-  Server server;
-  mutable shm::JobSegments segments;
-  VariableSpec spec;
 };
 
 // What `pushes` pushes make of a new variable of the same settings, in the job's arrays.

@@ -8,30 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "ps_shm/server.hpp"
 #include "ps_shm/snapshot.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test::snapshots {
-
-inline JobConfig config_of(const std::string& job, Mode mode = Mode::kAsync, std::uint32_t workers = 1) {
-  JobConfig config;
-  config.job = job;
-  config.mode = mode;
-  config.workers = workers;
-  config.max_workers = 4;
-  config.chunk_bytes = 1024;
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.linger = Seconds(0);
-  return config;
-}
-
-inline WorkerOptions options_of(const JobName& name) {
-  WorkerOptions options;
-  options.job = name.text();
-  return options;
-}
 
 inline const auto kZeros = [](std::size_t, std::span<float> values) { std::fill(values.begin(), values.end(), 0.0F); };
 
@@ -55,16 +36,15 @@ inline bool are_all(const std::vector<std::vector<float>>& values, float wanted)
   return true;
 }
 
-struct Scene {
-  JobName name;
-  Server server;
-  Worker worker;
+struct Scene : Job {
+  Worker worker = join();
   std::vector<Variable> variables;
   std::vector<std::vector<float>> ones;
   std::vector<std::span<const float>> gradients;
 
   explicit Scene(Mode mode = Mode::kAsync, const std::vector<VariableSpec>& declared = specs())
-      : server(config_of(name.text(), mode)), worker(options_of(name)), variables(worker.variables(declared, kZeros)) {
+      : Job({.max_workers = 4, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd}),
+        variables(worker.variables(declared, kZeros)) {
     for (const VariableSpec& spec : declared) ones.emplace_back(spec.element_count(), 1.0F);
     gradients.assign(ones.begin(), ones.end());
   }

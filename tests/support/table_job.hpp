@@ -22,14 +22,12 @@ using Floats = std::vector<float>;
 inline std::uint64_t order_of(std::uint64_t key) { return shm::order_of_row(shm::KeyHash::of_seed(kRowSeed), key); }
 
 // A job, and a worker of it with a table.
-struct TableJob {
-  JobConfig config;
-  Server server;
-  Worker worker;
+struct TableJob : Job {
+  Worker worker{join({}, config.threads)};
   Table table;
 
-  TableJob(const TableSpec& spec, const JobConfig& settings = row_config(UpdateRule::kAdd), std::uint32_t threads = 1)
-      : config(settings), server(config), worker(quiet_options(config, threads)), table(worker.table(spec)) {}
+  explicit TableJob(const TableSpec& spec, const JobConfig& given = row_config(UpdateRule::kAdd))
+      : Job(given), table(worker.table(spec)) {}
 
   Floats pull(const Keys& keys) {
     Floats out(keys.size() * table.row_size());

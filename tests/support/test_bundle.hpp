@@ -13,7 +13,7 @@
 #include "ps_shm/publisher.hpp"
 #include "ps_shm/subscriber.hpp"
 #include "shm/segment/names.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
 

@@ -1,60 +1,21 @@
-// A private job of a test: its name is unique, and nothing of it is left at the end.
+// A job of tests without a server: its segments, as a ps makes them.
 #pragma once
 
-#include <fmt/format.h>
-#include <unistd.h>
-
-#include <atomic>
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "shm/segment/directory.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/slots/versioned_slot.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
-
-inline std::string unique_job_name() {
-  static std::atomic<int> count{0};
-  return fmt::format("test-{}-{}", getpid(), count++);
-}
-
-// A job name whose segments are unlinked at the end, whichever processes created or hold them.
-class JobName {
- public:
-  JobName() : name_(unique_job_name()) {}
-  explicit JobName(std::string name) : name_(std::move(name)) {}
-  ~JobName() {
-    for (const std::string& segment : segments()) shm::unlink_segment(segment);
-  }
-  JobName(const JobName&) = delete;
-  JobName& operator=(const JobName&) = delete;
-
-  const std::string& text() const noexcept { return name_; }
-  std::string control() const { return shm::control_name(name_); }
-
-  // The names in /dev/shm that belong to the job.
-  std::vector<std::string> segments() const {
-    std::vector<std::string> found;
-    for (const std::string& segment : shm::list_segments(control()))
-      if (segment == control() || segment.compare(0, control().size() + 1, control() + ".") == 0)
-        found.push_back(segment);
-    return found;
-  }
-
- private:
-  std::string name_;
-};
-
-inline JobConfig with_name(JobConfig config, const std::string& name) {
-  config.job = name;
-  return config;
-}
 
 // Changes one of the job's settings where they are stored.
 inline void alter_setting(const shm::JobSegments& job, const std::string& name, const std::string& value) {
@@ -67,25 +28,18 @@ inline void alter_setting(const shm::JobSegments& job, const std::string& name, 
   stored.bytes = static_cast<std::uint32_t>(text.size());
 }
 
-// Small chunks, so that small variables have several.
-inline JobConfig with_small_chunks(JobConfig config = {}) {
-  config.chunk_bytes = 1024;
-  return config;
-}
-
 // A job that this object has created; its descriptor holds the ps byte.
 struct TestJob {
   JobName name;
   shm::JobSegments segments;
 
-  explicit TestJob(const JobConfig& config = {}) : segments(shm::JobSegments::create(with_name(config, name.text()))) {}
+  explicit TestJob(const JobSettings& settings = {})
+      : segments(shm::JobSegments::create(with_name(config_of(settings), name.text()))) {}
+  template <std::same_as<JobConfig> Config>
+  explicit TestJob(const Config& config) : segments(shm::JobSegments::create(with_name(config, name.text()))) {}
 
-  // Another process's attachment to the job: its own descriptor, locks and addresses.
   shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
-    shm::AttachOutcome outcome;
-    auto attached = shm::JobSegments::try_attach(name.text(), access, outcome);
-    if (!attached) throw std::runtime_error("cannot attach to " + name.text());
-    return std::move(*attached);
+    return test::attach(name.text(), access);
   }
 
   // A variable with one axis, every element of which is `first`.

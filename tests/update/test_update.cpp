@@ -8,7 +8,6 @@
 #include <utility>
 #include <vector>
 
-#include "ps_shm/errors.hpp"
 #include "ps_shm/schedule.hpp"
 #include "support/rule_reference.hpp"
 #include "support/stress.hpp"

@@ -3,8 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,28 +16,17 @@
 #include "record/order.hpp"
 #include "record/replayer.hpp"
 #include "support/folder.hpp"
-#include "support/worker_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
-using test::options, test::settings, test::vector_of, test::zero;
+using namespace ps_shm::test;
 
 namespace {
 
-JobConfig limited(std::uint64_t limit, Mode mode = Mode::kAsync) {
-  JobConfig config = settings(2, mode);
-  config.stale_limit = limit;
-  return config;
-}
-
 // A job with a limit and its two workers. The first one's variable is that of the second one.
-struct Two {
-  explicit Two(const JobConfig& given, const VariableSpec& spec = vector_of(10))
-      : config(given),
-        server(config),
-        one(options(config, 0)),
-        other(options(config, 1)),
-        a(one.variable(spec, zero)),
-        b(other.variable(spec, zero)) {}
+struct Two : Job {
+  explicit Two(const JobSettings& settings, const VariableSpec& declared = vector_of(10))
+      : Job(settings), spec(declared) {}
 
   // The second worker makes this many steps, each of which adds one.
   void others_step(int steps) {
@@ -49,13 +36,12 @@ struct Two {
     }
   }
   void pull() { one.pull(a, out); }
-  float value() const { return JobView(config.job).values("v")[0]; }
-  WorkerInfo info(std::uint32_t rank = 0) const { return JobView(config.job).workers().at(rank); }
+  float value() const { return view().values("v")[0]; }
+  WorkerInfo info(std::uint32_t rank = 0) const { return view().workers().at(rank); }
 
-  JobConfig config;
-  Server server;
-  Worker one, other;
-  Variable a, b;
+  VariableSpec spec;
+  Worker one = join(0), other = join(1);
+  Variable a = one.variable(spec, zero), b = other.variable(spec, zero);
   const std::vector<float> ones = std::vector<float>(10, 1.0F);
   std::vector<float> out = std::vector<float>(10);
 };
@@ -63,7 +49,7 @@ struct Two {
 }  // namespace
 
 TEST_CASE("age limit: a step whose gradient is as old as the limit is dropped, a younger one is not") {
-  Two job(limited(3));
+  Two job({.workers = 2, .stale_limit = 3});
   job.pull();
   job.others_step(2);
   job.one.push(job.a, job.ones);
@@ -83,7 +69,7 @@ TEST_CASE("age limit: a step whose gradient is as old as the limit is dropped, a
 }
 
 TEST_CASE("age limit: own steps do not age a gradient, and without a pull the one before counts") {
-  Two job(limited(2));
+  Two job({.workers = 2, .stale_limit = 2});
   job.one.push(job.a, job.ones);  // nothing was pulled
   job.others_step(5);
   CHECK(job.one.step() == 6);
@@ -104,7 +90,7 @@ TEST_CASE("age limit: own steps do not age a gradient, and without a pull the on
 }
 
 TEST_CASE("age limit: the first pull of a step counts, and a pull after its first push is that of the next step") {
-  Two job(limited(2));
+  Two job({.workers = 2, .stale_limit = 2});
   job.pull();
   job.others_step(2);
   job.pull();
@@ -124,10 +110,8 @@ TEST_CASE("age limit: the first pull of a step counts, and a pull after its firs
 
 TEST_CASE(
     "age limit: the first push decides for all pushes of a step, also for scalars and rows; adds are never dropped") {
-  JobConfig config = limited(1);
-  config.layout = Layout::kInplace;
   for (const bool is_old : {true, false}) {
-    Two job(config);
+    Two job({.workers = 2, .stale_limit = 1, .layout = Layout::kInplace});
     const VariableSpec scalar{.name = "s", .shape = {1}, .rule = UpdateRule::kAdd};
     const VariableSpec rows{.name = "r", .shape = {4, 2}, .rule = UpdateRule::kAdd};
     const Variable s = job.one.variable(scalar, zero), r = job.one.variable(rows, zero);
@@ -155,10 +139,7 @@ TEST_CASE(
 TEST_CASE("age limit: a dropped push leaves no trace in optimizer state and moving averages") {
   for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam, UpdateRule::kFtrl}) {
     const auto run = [&](bool pushes) {
-      JobConfig config = limited(1);
-      config.optimizer.rule = rule;
-      config.optimizer.ema = 0.9F;
-      Two job(config, {.name = "v", .shape = {10}});
+      Two job({.workers = 2, .stale_limit = 1, .rule = rule, .ema = 0.9F}, {.name = "v", .shape = {10}});
       job.others_step(2);
       job.pull();
       job.others_step(1);
@@ -179,7 +160,7 @@ TEST_CASE("age limit: a dropped push leaves no trace in optimizer state and movi
 
 TEST_CASE(
     "age limit: a push that copies back is the next step's pull, and copies the current values if it is dropped") {
-  Two job(limited(1));
+  Two job({.workers = 2, .stale_limit = 1});
   std::array<Versions, 1> since;
   const auto push = [&] {
     job.one.push(std::array{job.a}, std::array{std::span<const float>(job.ones)}, std::array{std::span(job.out)},
@@ -204,9 +185,7 @@ TEST_CASE(
 }
 
 TEST_CASE("age limit: the ssp clock of a dropped step advances") {
-  JobConfig config = limited(1, Mode::kSsp);
-  config.staleness = 2;
-  Two job(config);
+  Two job({.workers = 2, .mode = Mode::kSsp, .staleness = 2, .stale_limit = 1});
   job.pull();
   job.others_step(2);
   job.one.push(job.a, job.ones);
@@ -218,7 +197,7 @@ TEST_CASE("age limit: the ssp clock of a dropped step advances") {
 }
 
 TEST_CASE("age limit: it can be set and cleared while the job runs, which is an event, and begins with the next step") {
-  Two job(limited(0));
+  Two job({.workers = 2, .stale_limit = 0});
   job.pull();
   job.others_step(5);
   JobControl(job.config.job).change([](LiveSettings& live) { live.stale_limit = 1; });
@@ -248,8 +227,7 @@ TEST_CASE("age limit: it can be set and cleared while the job runs, which is an 
 }
 
 TEST_CASE("age limit: mode sync has none") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.stale_limit = 4;
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .stale_limit = 4});
   CHECK_THROWS_WITH_AS(check(config), doctest::Contains("`stale-limit` needs `mode` async or ssp"), Error);
   config.stale_limit = 0;
   Server server(config);
@@ -257,7 +235,7 @@ TEST_CASE("age limit: mode sync has none") {
 }
 
 TEST_CASE("age limit: a successor in a rank begins without a pull") {
-  Two job(limited(1));
+  Two job({.workers = 2, .stale_limit = 1});
   job.pull();
   job.others_step(2);
   job.one.leave();
@@ -269,7 +247,7 @@ TEST_CASE("age limit: a successor in a rank begins without a pull") {
 
 TEST_CASE("age limit: dropped steps are recorded, and a replay drops the same ones whatever the limit is") {
   const test::Folder folder;
-  JobConfig config = limited(1);
+  JobConfig config = config_of({.workers = 2, .stale_limit = 1});
   std::vector<float> values[2];
   const auto run = [&](bool is_replayed, float gradient) {
     config.job = test::unique_job_name();
@@ -312,7 +290,7 @@ TEST_CASE("age limit: dropped steps are recorded, and a replay drops the same on
 }
 
 TEST_CASE("age limit: a dropped step pushes nothing to a table by key") {
-  Two job(limited(2));
+  Two job({.workers = 2, .stale_limit = 2});
   const TableSpec spec{.name = "items", .max_rows = 100};
   Table table = job.one.table(spec);
   const std::vector<std::uint64_t> keys = {1, 2};

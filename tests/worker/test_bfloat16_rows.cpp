@@ -19,11 +19,9 @@
 #include "ps_shm/worker.hpp"
 #include "shm/slots/inplace_bfloat16.hpp"
 #include "support/bfloat16_reference.hpp"
-#include "support/error_text.hpp"
 #include "support/folder.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/sanitizers.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -40,44 +38,18 @@ Floats first_values(std::uint64_t count) {
   return values;
 }
 
-// A job with a variable of bfloat16 in place, and a worker of it.
-struct HalfJob {
-  JobConfig config;
-  VariableSpec spec;
-  Server server;
-  Worker worker;
-  Variable variable;
+VariableSpec halves(std::vector<std::uint64_t> shape) {
+  return {
+      .name = "v", .shape = std::move(shape), .dtype = DType::kBFloat16, .layout = Layout::kInplace, .regularize = 1};
+}
 
-  HalfJob(const JobConfig& settings, std::vector<std::uint64_t> shape, std::uint32_t threads = 1)
-      : config(settings),
-        spec{.name = "v", .shape = std::move(shape), .dtype = DType::kBFloat16, .layout = Layout::kInplace,
-             .regularize = 1},
-        server(config),
-        worker(quiet_options(config, threads)),
-        variable(declare(worker)) {}
+void first_halves(std::span<float> out) {
+  const Floats values = first_values(2 * out.size());
+  auto* const bits = reinterpret_cast<update::BFloat16Bits*>(out.data());
+  for (std::size_t i = 0; i < values.size(); ++i) bits[i] = update::rounded_to_nearest(values[i]);
+}
 
-  Variable declare(Worker& by) const {
-    return by.variable(spec, [](std::span<float> out) {
-      const Floats values = first_values(2 * out.size());
-      auto* const bits = reinterpret_cast<update::BFloat16Bits*>(out.data());
-      for (std::size_t i = 0; i < values.size(); ++i) bits[i] = update::rounded_to_nearest(values[i]);
-    });
-  }
-  std::uint64_t width() const { return variable.row_size(); }
-  Floats pull() {
-    Floats out(variable.element_count());
-    worker.pull(variable, out);
-    return out;
-  }
-  Floats pull(const Ids& ids) {
-    Floats out(ids.size() * width());
-    worker.pull_rows(variable, ids, out);
-    return out;
-  }
-  std::uint64_t block_elements() const {
-    return JobView(config.job).variables().front().parts.front().chunk_elements;
-  }
-};
+std::uint64_t block_elements(const Job& job) { return job.view().variables().front().parts.front().chunk_elements; }
 
 Floats random_gradients(std::mt19937_64& random, std::size_t count) {
   Floats gradients(count);
@@ -97,8 +69,8 @@ TEST_CASE("rows of bfloat16: every rule follows its float32 form with rounding, 
       config.optimizer.l1 = rule == UpdateRule::kFtrl ? 0.01F : 0.0F;
       config.optimizer.weight_decay = rule == UpdateRule::kAdamW ? 0.1F : 0.0F;
       config.seed = 7;
-      HalfJob job(config, {kRows, width});
-      const std::uint64_t rows_of_block = job.block_elements() / width;
+      VariableJob job(config, halves({kRows, width}), first_halves);
+      const std::uint64_t rows_of_block = block_elements(job) / width;
       const std::uint64_t seed = update::rounding_seed(*config.seed, "v");
       BFloat16Reference reference(config.optimizer, 1, width, kRate);
       const Floats first = first_values(kRows * width);
@@ -155,9 +127,9 @@ TEST_CASE("rows of bfloat16: a row that is longer than a block, whose blocks beg
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kMomentum, UpdateRule::kAdam}) {
     CAPTURE(std::string(to_string(rule)));
     const JobConfig config = row_config(rule);
-    HalfJob job(config, {kRows, kWidth});
-    const std::uint64_t block_elements = job.block_elements(), seed = update::rounding_seed(*config.seed, "v");
-    REQUIRE(block_elements < kWidth);
+    VariableJob job(config, halves({kRows, kWidth}), first_halves);
+    const std::uint64_t of_block = block_elements(job), seed = update::rounding_seed(*config.seed, "v");
+    REQUIRE(of_block < kWidth);
     BFloat16Reference reference(config.optimizer, 1, 1, kRate);  // of rows of one element
     const Floats first = first_values(kRows * kWidth);
     for (std::uint32_t i = 0; i < first.size(); ++i) reference.begin(i, &first[i]);
@@ -166,7 +138,7 @@ TEST_CASE("rows of bfloat16: a row that is longer than a block, whose blocks beg
       const Floats gradients = random_gradients(random, first.size());
       job.worker.push(job.variable, gradients);
       for (std::uint64_t i = 0; i < first.size(); ++i) {
-        const std::uint64_t begin = i / block_elements * block_elements;
+        const std::uint64_t begin = i / of_block * of_block;
         reference.push(i, &gradients[i], shm::rounding_of_block(seed, begin, 0, round).key, i - begin);
       }
     }
@@ -191,7 +163,7 @@ TEST_CASE("rows of bfloat16: racy updates and several threads have the same bits
       config.job = unique_job_name();
       config.adds = adds;
       config.threads = threads;
-      HalfJob job(config, {kRows, kWidth}, threads);
+      VariableJob job(config, halves({kRows, kWidth}), first_halves);
       for (int round = 0; round < 3; ++round) {
         job.worker.push_rows(job.variable, ids, gradients);
         job.worker.push(job.variable, gradients);
@@ -206,14 +178,14 @@ TEST_CASE("rows of bfloat16: the mean of many small changes is that of float32, 
   constexpr int kPushes = 40;
   const Ids ids = ids_of_all(kRows);
   const Floats up(kRows * kWidth, kSmallStep), gradients(kRows * kWidth, -kSmallStep / kRate);
-  const std::vector<std::function<void(HalfJob&)>> ways = {
-      [&](HalfJob& job) { job.worker.push_rows(job.variable, ids, gradients); },
-      [&](HalfJob& job) { job.worker.push(job.variable, gradients); },
-      [&](HalfJob& job) { job.worker.add_rows(job.variable, ids, up); },
-      [&](HalfJob& job) { job.worker.add(job.variable, up); }};
+  const std::vector<std::function<void(VariableJob&)>> ways = {
+      [&](VariableJob& job) { job.worker.push_rows(job.variable, ids, gradients); },
+      [&](VariableJob& job) { job.worker.push(job.variable, gradients); },
+      [&](VariableJob& job) { job.worker.add_rows(job.variable, ids, up); },
+      [&](VariableJob& job) { job.worker.add(job.variable, up); }};
   for (std::size_t way = 0; way < ways.size(); ++way) {
     CAPTURE(way);
-    HalfJob job(row_config(UpdateRule::kSgd), {kRows, kWidth});
+    VariableJob job(row_config(UpdateRule::kSgd), halves({kRows, kWidth}), first_halves);
     static_cast<void>(job.worker.assign(job.variable, Floats(kRows * kWidth, 1.0F)));
     for (int round = 0; round < kPushes; ++round) ways[way](job);
     check_mean_of_small_steps(job.pull(), kPushes);
@@ -223,14 +195,14 @@ TEST_CASE("rows of bfloat16: the mean of many small changes is that of float32, 
 TEST_CASE("rows of bfloat16: no push is lost, and none is applied twice, beside others") {
   constexpr std::uint64_t kRows = 5, kWidth = 15;  // exchanges of 16, 8, 4 and 2 bytes
   constexpr int kWorkers = 3, kPushes = 5'000;
-  HalfJob job(row_config(UpdateRule::kAdd), {kRows, kWidth});
+  VariableJob job(row_config(UpdateRule::kAdd), halves({kRows, kWidth}), first_halves);
   static_cast<void>(job.worker.assign(job.variable, Floats(kRows * kWidth, 0.0F)));
   std::latch all_are_there(kWorkers);
   std::vector<std::thread> pushers;
   for (int w = 0; w < kWorkers; ++w)
     pushers.emplace_back([&] {
-      Worker worker(quiet_options(job.config));
-      const Variable variable = job.declare(worker);
+      Worker worker(options(job.config));
+      const Variable variable = worker.variable(job.spec, first_halves);
       const Ids ids = ids_of_all(kRows);
       const Floats up(kRows * kWidth, 1.0F), down(kRows * kWidth, -1.0F);
       all_are_there.arrive_and_wait();
@@ -247,7 +219,7 @@ TEST_CASE("rows of bfloat16: no push is lost, and none is applied twice, beside 
 TEST_CASE("rows of bfloat16: values are assigned to the nearest, as floats, as bytes and by rows") {
   for (const UpdateRule rule : rules_where([](const update::Traits&) { return true; })) {
     CAPTURE(std::string(to_string(rule)));
-    HalfJob job(row_config(rule), {7, 3});
+    VariableJob job(row_config(rule), halves({7, 3}), first_halves);
     Floats given(21);
     for (std::size_t i = 0; i < given.size(); ++i) given[i] = float(i) / 77 - 0.1F;
     const auto check = [&] {
@@ -277,9 +249,9 @@ TEST_CASE("rows of bfloat16: values are assigned to the nearest, as floats, as b
     std::vector<std::byte> pulled(42);
     job.worker.pull(job.variable, std::span(pulled));
     CHECK(std::equal(pulled.begin(), pulled.end(), odd.begin()));
-    CHECK(JobView(job.config.job).bytes("v") == pulled);
-    CHECK(JobView(job.config.job).sample("v", 1000) == pulled);
-    CHECK(JobView(job.config.job).values("v") == job.pull());
+    CHECK(job.view().bytes("v") == pulled);
+    CHECK(job.view().sample("v", 1000) == pulled);
+    CHECK(job.view().values("v") == job.pull());
   }
 }
 
@@ -290,7 +262,7 @@ TEST_CASE("rows of bfloat16: half of the bytes, and less than half of a percent 
     const auto bytes_per_row = [&](DType dtype, std::uint64_t width) {
       JobConfig config = row_config(rule);
       const Server server(config);
-      Worker worker(quiet_options(config));
+      Worker worker(options(config));
       worker.variable({.name = "v", .shape = {100, width}, .dtype = dtype}, [](std::span<float>) {});
       const VariableInfo info = JobView(config.job).variables().front();
       CHECK(info.layout == Layout::kInplace);  // the job's
@@ -312,9 +284,9 @@ TEST_CASE("rows of bfloat16: parts by range and by hash, and rows that no whole 
     config.placement = Placement::kPartition;
     config.partition_by = by;
     const Server server(config);
-    Worker worker(quiet_options(config));
-    const Variable variable = worker.variable(
-        {.name = "v", .shape = {kRows, kWidth}, .dtype = DType::kBFloat16}, [](std::span<float>) {});
+    Worker worker(options(config));
+    const Variable variable =
+        worker.variable({.name = "v", .shape = {kRows, kWidth}, .dtype = DType::kBFloat16}, [](std::span<float>) {});
     const VariableInfo info = JobView(config.job).variables().front();
     REQUIRE(info.parts.size() == 3);
     std::uint64_t next = 0, bytes = 0;
@@ -349,7 +321,7 @@ TEST_CASE("rows of bfloat16: a checkpoint has them in bfloat16, and either layou
   for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdam, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad}) {
     CAPTURE(std::string(to_string(rule)));
     JobConfig config = row_config(rule);
-    HalfJob job(config, {9, 5});
+    VariableJob job(config, halves({9, 5}), first_halves);
     for (int round = 0; round < 3; ++round) {
       job.worker.push_rows(job.variable, Ids{1, 5, 8}, Floats(15, 0.7F));
       job.worker.push(job.variable, Floats(45, -0.2F));
@@ -364,7 +336,7 @@ TEST_CASE("rows of bfloat16: a checkpoint has them in bfloat16, and either layou
     next.job = unique_job_name();
     next.restore = saved.folder();
     next.first_step = saved.global_step();
-    HalfJob restored(next, {9, 5});
+    VariableJob restored(next, halves({9, 5}), first_halves);
     CHECK(restored.pull() == job.pull());
     for (const std::string& slot : saved.variables().front().slots) {
       const bool is_of_rows = update::traits_of(rule).has_row_state();
@@ -376,7 +348,7 @@ TEST_CASE("rows of bfloat16: a checkpoint has them in bfloat16, and either layou
     if (!update::traits_of(rule).works_versioned) continue;
     next.job = unique_job_name();
     const Server server(next);
-    Worker worker(quiet_options(next));
+    Worker worker(options(next));
     VariableSpec spec = job.spec;
     spec.layout = Layout::kVersioned;
     Floats values(45);

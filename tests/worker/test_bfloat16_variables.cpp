@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <future>
 #include <span>
 #include <string>
@@ -12,13 +11,12 @@
 #include <vector>
 
 #include "ps_shm/checkpoint.hpp"
-#include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "support/error_text.hpp"
+#include "support/job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/worker_job.hpp"
 #include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
 #include "update/rules.hpp"
@@ -32,17 +30,18 @@ namespace {
 constexpr float kRate = 0.05F;
 constexpr int kSteps = 5;
 
-JobConfig training(std::uint32_t workers, Mode mode, UpdateRule rule) {
-  JobConfig config = settings(workers, mode);
-  config.chunk_bytes = 1024;  // several chunks
-  config.optimizer.rule = rule;
-  config.optimizer.lr = kRate;
-  config.optimizer.l1 = config.optimizer.l2 = 0.02F;
-  config.optimizer.weight_decay = 0.03F;
-  config.optimizer.clip_value = 1.0F;
-  config.optimizer.ema = 0.7F;
-  config.seed = 5;
-  return config;
+JobSettings training(std::uint32_t workers, Mode mode, UpdateRule rule) {
+  return {.workers = workers,
+          .mode = mode,
+          .chunk_bytes = 1024,
+          .rule = rule,
+          .lr = kRate,
+          .l1 = 0.02F,
+          .l2 = 0.02F,
+          .weight_decay = 0.03F,
+          .clip_value = 1.0F,
+          .ema = 0.7F,
+          .seed = 5};
 }
 
 VariableSpec spec_of(std::vector<std::uint64_t> shape) {
@@ -147,25 +146,25 @@ TEST_CASE("bfloat16: one worker follows each rule's float32 form with rounding, 
         CAPTURE(to_string(rule));
         CAPTURE(shape.size());
         CAPTURE(tasks);
-        JobConfig config = training(1, Mode::kAsync, rule);
-        config.ps_tasks = tasks;
-        if (tasks > 1) config.placement = Placement::kPartition;
-        Server server(config);
-        Worker worker(options(config));
+        JobSettings given = training(1, Mode::kAsync, rule);
+        given.ps_tasks = tasks;
+        if (tasks > 1) given.placement = Placement::kPartition;
+        Job job(given);
+        Worker worker = job.join();
         const Variable variable = worker.variable(spec_of(shape), first_values);
-        Reference reference(config, variable.element_count());
+        Reference reference(job.config, variable.element_count());
         for (int step = 0; step < kSteps; ++step) {
           const std::vector<float> g = gradient(reference.count, 0, step);
           worker.push(variable, g);
           reference.step(step, {g});
           worker.step();
         }
-        check_all(worker, variable, reference, config.job);
+        check_all(worker, variable, reference, job.name.text());
         if (update::traits_of(rule).is_sum) continue;
         std::vector<float> averages(reference.count);
         worker.pull_average(variable, averages);
         CHECK(averages == reference.array(reference.arrays - 1));
-        CHECK(JobView(config.job).averages("v") == averages);
+        CHECK(job.view().averages("v") == averages);
       }
 }
 
@@ -175,15 +174,15 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
     for (const std::uint32_t tasks : {1, 2}) {
       CAPTURE(to_string(rule));
       CAPTURE(tasks);
-      JobConfig config = training(kWorkers, Mode::kSync, rule);
-      config.ps_tasks = tasks;
-      if (tasks > 1) config.placement = Placement::kPartition;
+      JobSettings given = training(kWorkers, Mode::kSync, rule);
+      given.ps_tasks = tasks;
+      if (tasks > 1) given.placement = Placement::kPartition;
       const std::vector<std::uint64_t> shape = {3000, 2};
-      Server server(config);
+      Job job(given);
       std::vector<std::thread> threads;
       for (std::uint32_t rank = 1; rank < kWorkers; ++rank)
         threads.emplace_back([&, rank] {
-          Worker worker(options(config, rank));
+          Worker worker = job.join(rank);
           const Variable variable = worker.variable(spec_of(shape), first_values);
           const std::span<float> room = worker.gradient(variable);
           for (int step = 0; step < kSteps; ++step) {
@@ -200,9 +199,9 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
             worker.step();
           }
         });
-      Worker worker(options(config, 0));
+      Worker worker = job.join(0);
       const Variable variable = worker.variable(spec_of(shape), first_values);
-      Reference reference(config, variable.element_count());
+      Reference reference(job.config, variable.element_count());
       for (int step = 0; step < kSteps; ++step) {
         std::vector<std::vector<float>> all;
         for (std::uint32_t rank = 0; rank < kWorkers; ++rank) all.push_back(gradient(reference.count, rank, step));
@@ -211,18 +210,17 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
         reference.step(step, all);
       }
       for (std::thread& thread : threads) thread.join();
-      check_all(worker, variable, reference, config.job);
+      check_all(worker, variable, reference, job.name.text());
     }
 }
 
 TEST_CASE("bfloat16: a step that one worker applies alone, as the other is held up, has the same bits") {
-  const JobConfig config = training(2, Mode::kSync, UpdateRule::kAdam);
   constexpr int kHeldUp = 2;
-  Server server(config);
+  Job job(training(2, Mode::kSync, UpdateRule::kAdam));
   std::promise<void> released;
   std::thread other([&] {
     int step = 0;
-    WorkerOptions given = options(config, 1);
+    WorkerOptions given = job.options(1);
     given.on_part = [&](const char* part, std::uint64_t, std::uint64_t) {  // the step is decided, and nothing applied
       if (step == kHeldUp && std::strcmp(part, "wait") == 0) released.get_future().wait(), step = -1;
     };
@@ -233,68 +231,62 @@ TEST_CASE("bfloat16: a step that one worker applies alone, as the other is held 
       worker.step();
     }
   });
-  Worker worker(options(config, 0));
+  Worker worker = job.join(0);
   const Variable variable = worker.variable(spec_of({3001}), first_values);
-  Reference reference(config, 3001);
+  Reference reference(job.config, 3001);
   for (int number = 0; number <= kHeldUp; ++number) {
     worker.push(variable, gradient(3001, 0, number));
     worker.step();
     reference.step(number, {gradient(3001, 0, number), gradient(3001, 1, number)});
   }
-  check_all(worker, variable, reference, config.job);
+  check_all(worker, variable, reference, job.name.text());
   released.set_value();
   other.join();  // what it computes now comes too late, and changes nothing
-  check_all(worker, variable, reference, config.job);
+  check_all(worker, variable, reference, job.name.text());
 }
 
 TEST_CASE("bfloat16: a sync step assigns the highest rank's values, and then applies the others' gradients") {
-  JobConfig config = training(2, Mode::kSync, UpdateRule::kMomentum);
-  Server server(config);
+  Job job(training(2, Mode::kSync, UpdateRule::kMomentum));
   const VariableSpec spec = spec_of({1001});
   std::thread other([&] {
-    Worker worker(options(config, 1));
+    Worker worker = job.join(1);
     const Variable variable = worker.variable(spec, first_values);
     std::vector<float> values(501);
     first_values(values);
     worker.assign(variable, std::as_bytes(std::span(values)).first(2002), Slots::kReset);
     worker.step();
   });
-  Worker worker(options(config, 0));
+  Worker worker = job.join(0);
   const Variable variable = worker.variable(spec, first_values);
   const std::vector<float> g = gradient(1001, 0, 0);
   worker.push(variable, g);
   worker.step();
   other.join();
-  Reference reference(config, 1001);
+  Reference reference(job.config, 1001);
   reference.step(0, {g});
-  check_all(worker, variable, reference, config.job);
+  check_all(worker, variable, reference, job.name.text());
 }
 
 TEST_CASE("bfloat16: with reduce atomic the gradients' sum is of float32") {
-  JobConfig config = training(1, Mode::kSync, UpdateRule::kSgd);
-  config.reduce = Reduce::kAtomic;
-  Server server(config);
-  Worker worker(options(config));
+  JobSettings given = training(1, Mode::kSync, UpdateRule::kSgd);
+  given.reduce = Reduce::kAtomic;
+  Job job(given);
+  Worker worker = job.join();
   const Variable variable = worker.variable(spec_of({3001}), first_values);
-  Reference reference(config, 3001);
+  Reference reference(job.config, 3001);
   for (int step = 0; step < kSteps; ++step) {
     const std::vector<float> g = gradient(3001, 0, step);
     worker.push(variable, g);
     worker.step();
     reference.step(step, {g});
   }
-  check_all(worker, variable, reference, config.job);
+  check_all(worker, variable, reference, job.name.text());
 }
 
 TEST_CASE("bfloat16: the norm of gradients is limited over all of their elements") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobConfig config = training(1, mode, UpdateRule::kAdd);
-    config.optimizer = {};
-    config.optimizer.rule = UpdateRule::kSgd;
-    config.optimizer.lr = 1;
-    config.optimizer.clip_norm = 10;
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.mode = mode, .chunk_bytes = 1024, .lr = 1.0F, .clip_norm = 10, .seed = 5});
+    Worker worker = job.join();
     const Variable variable = worker.variable({.name = "v", .shape = {100}, .dtype = DType::kBFloat16}, zero);
     worker.push(variable, std::vector<float>(100, 2));  // its norm is 20
     worker.step();
@@ -307,7 +299,7 @@ TEST_CASE("bfloat16: the norm of gradients is limited over all of their elements
 TEST_CASE("bfloat16: a job that begins with a checkpoint goes on as if it had not stopped") {
   const JobName name;
   const std::filesystem::path folder = std::filesystem::temp_directory_path() / name.text();
-  JobConfig config = training(1, Mode::kSync, UpdateRule::kAdam);
+  JobConfig config = config_of(training(1, Mode::kSync, UpdateRule::kAdam));
   Reference reference(config, 3001);
   std::string checkpoint;
   for (int step = 0; step < 2 * kSteps; ++step) reference.step(step, {gradient(3001, 0, step)});
@@ -330,11 +322,10 @@ TEST_CASE("bfloat16: a job that begins with a checkpoint goes on as if it had no
 }
 
 TEST_CASE("bfloat16: values take half the memory, and state that of float32") {
-  const JobConfig config = training(1, Mode::kAsync, UpdateRule::kMomentum);
-  Server server(config);
-  Worker worker(options(config));
+  Job job(training(1, Mode::kAsync, UpdateRule::kMomentum));
+  Worker worker = job.join();
   worker.variable(spec_of({4096}), first_values);
-  const VariableInfo info = JobView(config.job).variables().front();
+  const VariableInfo info = job.view().variables().front();
   CHECK(info.bytes == 2 * 4096);
   CHECK(info.parts.front().bytes == 2 * 4096);
   CHECK(info.parts.front().slot_bytes == 2 * 4 * 4096);  // momentum and the average
@@ -343,9 +334,8 @@ TEST_CASE("bfloat16: values take half the memory, and state that of float32") {
 }
 
 TEST_CASE("bfloat16: what is not possible is said") {
-  const JobConfig config = training(1, Mode::kAsync, UpdateRule::kSgd);
-  Server server(config);
-  Worker worker(options(config));
+  Job job(training(1, Mode::kAsync, UpdateRule::kSgd));
+  Worker worker = job.join();
   VariableSpec spec = spec_of({4});
   const Variable variable = worker.variable(spec, first_values);
   std::vector<float> four(4);

@@ -2,18 +2,13 @@
 // state.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <cmath>
-#include <functional>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "ps_shm/server.hpp"
+#include "support/job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
 using namespace ps_shm;
@@ -24,13 +19,12 @@ namespace {
 
 constexpr float kRate = 0.25F;
 
-Optimizer optimizer_of(UpdateRule rule, float ema = 0) {
-  Optimizer optimizer;
-  optimizer.rule = rule;
-  optimizer.lr = kRate;
-  optimizer.l1 = optimizer.l2 = 0.125F;
-  optimizer.ema = ema;
-  return optimizer;
+JobSettings changing(UpdateRule rule, Layout layout = Layout::kVersioned, float ema = 0) {
+  return {.layout = layout, .chunk_bytes = 1024, .rule = rule, .lr = kRate, .l1 = 0.125F, .l2 = 0.125F, .ema = ema};
+}
+
+VariableSpec spec_of(std::vector<std::uint64_t> shape) {
+  return {.name = "v", .shape = std::move(shape), .regularize = true};
 }
 
 // Values from -3 to 3, including zeros.
@@ -53,35 +47,6 @@ bool is_close(const std::vector<float>& a, const std::vector<float>& b, UpdateRu
   return a.size() == b.size();
 }
 
-struct OneWorkerJob {
-  JobConfig config;
-  Server server;
-  Worker worker;
-  Variable variable;
-
-  OneWorkerJob(UpdateRule rule, Layout layout, std::vector<std::uint64_t> shape,
-               const std::function<void(JobConfig&)>& alter = {})
-      : config(config_of(rule, layout, alter)),
-        server(config),
-        worker(options(config)),
-        variable(worker.variable({.name = "v", .shape = std::move(shape), .regularize = true}, zero)) {}
-
-  static JobConfig config_of(UpdateRule rule, Layout layout, const std::function<void(JobConfig&)>& alter) {
-    JobConfig config = settings(1, Mode::kAsync);
-    config.layout = layout;
-    config.chunk_bytes = 1024;
-    config.optimizer = optimizer_of(rule);
-    if (alter) alter(config);
-    return config;
-  }
-
-  std::vector<float> pull() {
-    std::vector<float> out(variable.element_count());
-    worker.pull(variable, out);
-    return out;
-  }
-};
-
 bool fits(UpdateRule rule, Layout layout) {
   return layout == Layout::kInplace ? works_in_place(rule) : update::traits_of(rule).works_versioned;
 }
@@ -98,7 +63,8 @@ TEST_CASE("a change keeps the optimizer state, except where values are computed 
     for (const float ema : {0.0F, 0.5F}) {
       CAPTURE(to_string(rule));
       CAPTURE(ema);
-      const update::Settings settings = update::settings_of(optimizer_of(rule, ema), rule, true);
+      const update::Settings settings =
+          update::settings_of(config_of(changing(rule, Layout::kVersioned, ema)).optimizer, rule, true);
       const std::size_t own = update::slots_per_element(rule, false), all = update::slots_per_element(settings);
       std::vector<float> before((1 + all) * kStride), after(before.size());
       for (std::size_t k = 0; k <= all; ++k)
@@ -129,7 +95,7 @@ TEST_CASE("a change keeps the optimizer state, except where values are computed 
 TEST_CASE("ftrl: a step without a gradient keeps added and assigned values") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     CAPTURE(to_string(layout));
-    OneWorkerJob job(UpdateRule::kFtrl, layout, {600});
+    VariableJob job(changing(UpdateRule::kFtrl, layout), spec_of({600}));
     const std::vector<float> given = some(600), none(600, 0.0F);
     job.worker.push(job.variable, some(600, 5));
     job.worker.assign(job.variable, given);
@@ -157,9 +123,9 @@ TEST_CASE("added and assigned values are the values pulled, whatever the rule, l
         CAPTURE(to_string(rule));
         CAPTURE(to_string(layout));
         CAPTURE(place.tasks);
-        OneWorkerJob job(rule, layout, {101, 6}, [&](JobConfig& config) {
-          config.placement = place.placement, config.partition_by = place.by, config.ps_tasks = place.tasks;
-        });
+        JobSettings settings = changing(rule, layout);
+        settings.placement = place.placement, settings.partition_by = place.by, settings.ps_tasks = place.tasks;
+        VariableJob job(settings, spec_of({101, 6}));
         const std::vector<float> given = some(606), delta = some(606, 4);
         job.worker.push(job.variable, delta);
         job.worker.add(job.variable, std::vector<float>(606, 0.0F));
@@ -182,7 +148,7 @@ TEST_CASE("after a reset, pushes act as on a new variable") {
       if (!fits(rule, layout) || counts_on) continue;  // their t is the chunk's version
       CAPTURE(to_string(rule));
       CAPTURE(to_string(layout));
-      OneWorkerJob fresh(rule, layout, {40, 3}), used(rule, layout, {40, 3});
+      VariableJob fresh(changing(rule, layout), spec_of({40, 3})), used(changing(rule, layout), spec_of({40, 3}));
       const std::vector<float> gradient = some(120, 3), zeros(120, 0.0F);
       for (int i = 0; i < 3; ++i) used.worker.push(used.variable, gradient);
       used.worker.assign(used.variable, zeros, Slots::kReset);
@@ -196,10 +162,7 @@ TEST_CASE("after a reset, pushes act as on a new variable") {
 
 TEST_CASE("state that is kept stays in effect: momentum continues after an assignment") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    OneWorkerJob job(UpdateRule::kMomentum, layout, {3}, [](JobConfig& config) {
-      config.optimizer.l2 = config.optimizer.l1 = 0;
-      config.optimizer.momentum = 0.5F;
-    });
+    VariableJob job({.layout = layout, .rule = UpdateRule::kMomentum, .lr = kRate, .momentum = 0.5F}, spec_of({3}));
     job.worker.push(job.variable, std::vector<float>(3, 1.0F));
     job.worker.assign(job.variable, std::vector<float>(3, 8.0F));
     job.worker.push(job.variable, std::vector<float>(3, 0.0F));
@@ -211,7 +174,7 @@ TEST_CASE("state that is kept stays in effect: momentum continues after an assig
 }
 
 TEST_CASE("an average is assigned together with its values, and is unchanged by an addition") {
-  OneWorkerJob job(UpdateRule::kSgd, Layout::kVersioned, {300}, [](JobConfig& config) { config.optimizer.ema = 0.5F; });
+  VariableJob job(changing(UpdateRule::kSgd, Layout::kVersioned, 0.5F), spec_of({300}));
   const std::vector<float> given = some(300);
   std::vector<float> average(300);
   for (const Slots slots : {Slots::kKeep, Slots::kReset}) {
@@ -229,7 +192,7 @@ TEST_CASE("a scalar can be changed, in a word of its own or next to its state") 
       for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
         if (!fits(rule, layout)) continue;
         CAPTURE(to_string(rule));
-        OneWorkerJob job(rule, layout, shape);
+        VariableJob job(changing(rule, layout), spec_of(shape));
         job.worker.assign(job.variable, 3.0F);
         job.worker.add(job.variable, 0.5F);
         CHECK(is_close({job.worker.pull(job.variable)}, {3.5F}, rule));
@@ -246,10 +209,10 @@ TEST_CASE("rows can be changed: additions sum up, the last assignment wins, othe
         CAPTURE(to_string(rule));
         CAPTURE(width);
         CAPTURE(tasks);
-        OneWorkerJob job(rule, Layout::kInplace, {400, width}, [&](JobConfig& config) {
-          config.ps_tasks = tasks;
-          if (tasks > 1) config.placement = Placement::kPartition, config.partition_by = PartitionBy::kHash;
-        });
+        JobSettings settings = changing(rule, Layout::kInplace);
+        settings.ps_tasks = tasks;
+        if (tasks > 1) settings.placement = Placement::kPartition, settings.partition_by = PartitionBy::kHash;
+        VariableJob job(settings, spec_of({400, width}));
         const std::vector<std::vector<std::uint64_t>> orders = {{3, 4, 5, 399}, {5, 3, 5, 0, 5}, {7}, {}};
         std::vector<float> expected(400 * width, 0.0F);
         for (const auto& ids : orders) {
@@ -271,7 +234,8 @@ TEST_CASE("rows can be changed: additions sum up, the last assignment wins, othe
 
 TEST_CASE("a reset of rows resets the rows' state") {
   for (const UpdateRule rule : {UpdateRule::kRowwiseAdagrad, UpdateRule::kAdagrad, UpdateRule::kFtrl}) {
-    OneWorkerJob fresh(rule, Layout::kInplace, {40, 3}), used(rule, Layout::kInplace, {40, 3});
+    VariableJob fresh(changing(rule, Layout::kInplace), spec_of({40, 3})),
+        used(changing(rule, Layout::kInplace), spec_of({40, 3}));
     const std::vector<std::uint32_t> ids = {9, 4};
     const std::vector<float> gradient = some(6, 3), zeros(6, 0.0F);
     used.worker.push_rows(used.variable, ids, gradient);
@@ -285,10 +249,8 @@ TEST_CASE("a reset of rows resets the rows' state") {
 TEST_CASE("changes are versions: others' count as staleness, and an assignment returns its version") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     CAPTURE(to_string(layout));
-    JobConfig config = settings(2, Mode::kAsync);
-    config.layout = layout, config.chunk_bytes = 1024, config.optimizer.rule = UpdateRule::kAdd;
-    Server server(config);
-    Worker one(options(config)), other(options(config));
+    Job job({.workers = 2, .layout = layout, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+    Worker one = job.join(), other = job.join();
     const Variable mine = one.variable(vector_of(600), zero), theirs = other.variable(vector_of(600), zero);
     std::vector<float> values(600, 1.0F);
     one.pull(mine, values);
@@ -303,8 +265,8 @@ TEST_CASE("changes are versions: others' count as staleness, and an assignment r
 }
 
 TEST_CASE("a change of the wrong size, or of rows that do not exist, is an error and changes nothing") {
-  OneWorkerJob job(UpdateRule::kSgd, Layout::kInplace, {10, 2});
-  OneWorkerJob versioned(UpdateRule::kSgd, Layout::kVersioned, {10, 2});
+  VariableJob job(changing(UpdateRule::kSgd, Layout::kInplace), spec_of({10, 2}));
+  VariableJob versioned(changing(UpdateRule::kSgd), spec_of({10, 2}));
   const std::vector<float> one = {1.0F}, row = {1.0F, 1.0F};
   const std::vector<std::uint32_t> ids = {3}, outside = {10};
   CHECK_THROWS_WITH_AS(job.worker.add(job.variable, one), "add of variable 'v': it has 20 elements, the span has 1",

@@ -12,10 +12,9 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "ps_shm/server.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -46,9 +45,8 @@ bool is_all_four(Worker& worker, const Variable& variable) {
 }  // namespace
 
 TEST_CASE("another worker's variable is found by its name, an unknown one is not") {
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
-  Worker first(options(config)), second(options(config));
+  Job job({.workers = 2});
+  Worker first = job.join(), second = job.join();
   first.variable(vector_of(4), zero);
   CHECK(second.variable("v").element_count() == 4);
   CHECK_THROWS_WITH_AS(second.variable("w", Seconds(0.05)), doctest::Contains("it has v"), Error);
@@ -57,9 +55,8 @@ TEST_CASE("another worker's variable is found by its name, an unknown one is not
 }
 
 TEST_CASE("an initialiser that throws leaves the variable to the next one") {
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
-  Worker first(options(config)), second(options(config));
+  Job job({.workers = 2});
+  Worker first = job.join(), second = job.join();
   CHECK_THROWS_AS(first.variable(vector_of(4), [](std::span<float>) { throw Error("no"); }), Error);
   float out[4];
   const Variable variable =
@@ -71,21 +68,19 @@ TEST_CASE("an initialiser that throws leaves the variable to the next one") {
 TEST_CASE("an initialiser that dies is replaced by another rank and by its own successor") {
   for (const std::uint32_t successor : {0U, 1U}) {
     CAPTURE(successor);
-    const JobConfig config = settings(2, Mode::kAsync);
-    Server server(config);
-    die_initialising(config);
-    Worker worker(options(config, successor));
+    Job job({.workers = 2});
+    die_initialising(job.config);
+    Worker worker = job.join(successor);
     CHECK_THROWS_WITH_AS(worker.variable("v", Seconds(0.05)), doctest::Contains("was not initialised"), Timeout);
     CHECK(is_all_four(worker, worker.variable(vector_of(50'000), four)));
   }
 }
 
 TEST_CASE("an initialiser that dies is replaced while its successor holds the rank and declares nothing") {
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
-  die_initialising(config);
-  Worker successor(options(config, 0));
-  WorkerOptions given = options(config, 1);
+  Job job({.workers = 2});
+  die_initialising(job.config);
+  Worker successor = job.join(0);
+  WorkerOptions given = job.options(1);
   const ManualClock clock(ManualClock::Sleeps::kPass);
   given.stop_requested = [&] { return clock.passed_ns() > 10 * kSecond; };
   Worker survivor(given);
@@ -95,20 +90,19 @@ TEST_CASE("an initialiser that dies is replaced while its successor holds the ra
 }
 
 TEST_CASE("a worker that waits for another one's initial values reports it") {
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
+  Job job({.workers = 2});
   ManualClock clock;
   std::atomic<bool> has_begun{false}, was_said{false};
   std::string said;
   std::thread other([&] {
-    Worker worker(options(config, 0));
+    Worker worker = job.join(0);
     worker.variable(vector_of(4), [&](std::span<float> out) {
       has_begun = true;
       while (!was_said && clock.passed_ns() < 60 * kSecond && clock.wait_for_sleepers(1)) clock.advance(kSecond);
       zero(out);
     });
   });
-  WorkerOptions given = options(config, 1);
+  WorkerOptions given = job.options(1);
   given.log = [&](const std::string& line) {
     if (!was_said) said = line;
     was_said = true;
@@ -121,13 +115,12 @@ TEST_CASE("a worker that waits for another one's initial values reports it") {
 }
 
 TEST_CASE("one worker initialises, the others wait for it") {
-  const JobConfig config = settings(4, Mode::kAsync);
-  Server server(config);
+  Job job({.workers = 4});
   std::atomic<int> calls{0}, wrong{0};
   std::vector<std::thread> threads;
   for (int number = 0; number < 4; ++number)
     threads.emplace_back([&] {
-      Worker worker(options(config));
+      Worker worker = job.join();
       const Variable variable = worker.variable(vector_of(50'000), [&](std::span<float> out) {
         ++calls;
         four(out);

@@ -9,11 +9,10 @@
 #include <thread>
 #include <vector>
 
-#include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "support/error_text.hpp"
-#include "support/worker_job.hpp"
+#include "support/job.hpp"
 #include "update/dtypes.hpp"
 #include "update/rules.hpp"
 
@@ -42,8 +41,7 @@ template <class T>
 void check_sums(DType dtype, std::uint32_t tasks = 1) {
   CAPTURE(to_string(dtype));
   CAPTURE(tasks);
-  JobConfig config = settings(1, Mode::kAsync);
-  config.ps_tasks = tasks;
+  JobConfig config = config_of({.ps_tasks = tasks});
   if (tasks > 1) config.placement = Placement::kPartition, config.chunk_bytes = 1024;
   Server server(config);
   Worker worker(options(config, 0));
@@ -72,11 +70,10 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
            {std::vector<std::uint64_t>{}, {1}, {3}, {6, 4}, {5, 3}, {2000, 8}}) {
         CAPTURE(to_string(dtype));
         CAPTURE(shape.size());
-        JobConfig config = settings(1, Mode::kAsync);
-        config.optimizer.rule = UpdateRule::kAdam;
-        if (is_parted) config.ps_tasks = 2, config.placement = Placement::kPartition;
-        Server server(config);
-        Worker worker(options(config, 0));
+        JobSettings settings{.rule = UpdateRule::kAdam};
+        if (is_parted) settings.ps_tasks = 2, settings.placement = Placement::kPartition;
+        Job job(settings);
+        Worker worker = job.join(0);
         const VariableSpec spec{.name = "v", .shape = shape, .dtype = dtype};
         const std::size_t size = spec.element_count() * ps_shm::bytes_of(dtype);
         // Its first float begins with four bytes of 1, whatever the type.
@@ -98,7 +95,7 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
         worker.pull(variable, std::span(room).subspan(1));
         const auto is_given = [&](const std::byte* found) { return std::memcmp(found, given.data() + 1, size) == 0; };
         CHECK(is_given(room.data() + 1));
-        const JobView view(config.job);
+        const JobView view = job.view();
         CHECK(is_given(view.bytes("v").data()));
         CHECK(view.bytes("v").size() == size);
         const VariableInfo info = view.variables().front();
@@ -138,14 +135,13 @@ TEST_CASE("sums are computed in the element's type") {
 TEST_CASE("padding of the last float does not count") {
   std::vector<std::uint64_t> digests;
   for (const int tail : {0, 7}) {
-    const JobConfig config = settings(1, Mode::kAsync);
-    Server server(config);
-    Worker worker(options(config, 0));
+    Job job;
+    Worker worker = job.join(0);
     worker.variable({.name = "v", .shape = {5}, .dtype = DType::kUint8}, [&](std::span<float> values) {
       std::memset(values.data(), tail, values.size_bytes());
       std::memset(values.data(), 1, 5);
     });
-    digests.push_back(JobView(config.job).digest());
+    digests.push_back(job.view().digest());
   }
   CHECK(digests[0] == digests[1]);
 }
@@ -154,15 +150,13 @@ TEST_CASE("an int64 counter that several workers add to loses nothing, even beyo
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
-      JobConfig config = settings(3, mode);
-      config.reduce = reduce;
-      Server server(config);
+      Job job({.workers = 3, .mode = mode, .reduce = reduce});
       constexpr std::int64_t kFirst = std::int64_t{1} << 60, kAdds = 300;
       std::vector<std::int64_t> counts(2);
       std::vector<std::thread> threads;
       for (std::uint32_t rank = 0; rank < 3; ++rank)
         threads.emplace_back([&, rank] {
-          Worker worker(options(config, rank));
+          Worker worker = job.join(rank);
           const VariableSpec spec{.name = "count", .shape = {2}, .dtype = DType::kInt64};
           const Variable variable = worker.variable(spec, [&](std::span<float> values) {
             const std::int64_t first[] = {kFirst, -kFirst};
@@ -184,9 +178,8 @@ TEST_CASE("an int64 counter that several workers add to loses nothing, even beyo
 }
 
 TEST_CASE("operations for gradients and floats are refused, with a hint at the alternative") {
-  const JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config, 0));
+  Job job;
+  Worker worker = job.join(0);
   const Variable tokens = worker.variable({.name = "tokens", .shape = {4}, .dtype = DType::kInt32}, zero);
   const Variable mask = worker.variable({.name = "mask", .shape = {3}, .dtype = DType::kBool}, zero);
   std::vector<float> four(4);
@@ -206,7 +199,7 @@ TEST_CASE("operations for gradients and floats are refused, with a hint at the a
   CHECK(contains(error_of([&] { worker.gradient(tokens); }), "a gradient of " + said));
   CHECK(contains(error_of([&] { worker.pull(tokens, std::span(long_one)); }), "are 16 bytes, the span has 17"));
   CHECK(contains(error_of([&] { worker.add(mask, std::vector<std::byte>(3)); }), "bool has no sum; assign it"));
-  CHECK(contains(error_of([&] { JobView(config.job).values("tokens"); }), "has dtype int32, not float32: use bytes()"));
+  CHECK(contains(error_of([&] { job.view().values("tokens"); }), "has dtype int32, not float32: use bytes()"));
   CHECK(contains(error_of([&] { worker.snapshot().copy("tokens", four); }), "give a span of bytes"));
   const auto declare = [&](const VariableSpec& spec) { return error_of([&] { worker.variable(spec, zero); }); };
   VariableSpec spec{.name = "other", .shape = {4}, .rule = UpdateRule::kAdam, .dtype = DType::kInt32};

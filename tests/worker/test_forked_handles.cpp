@@ -23,7 +23,6 @@
 #include "support/processes.hpp"
 #include "support/table_job.hpp"
 #include "support/test_bundle.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using test::Child;
@@ -54,11 +53,8 @@ int find_wrong(const std::vector<std::function<bool()>>& calls) {
 }
 
 void use_in_child(Mode mode, bool within_group) {
-  const JobName name;
-  JobConfig config;
-  config.job = name.text();
-  config.workers = 1;
-  config.mode = mode;
+  const JobConfig config = test::config_of({.mode = mode});
+  const JobName name(config.job);
   std::optional<Server> server(config);
   std::optional<Worker> worker(WorkerOptions{.job = name.text()});
   std::optional<Worker> guest(WorkerOptions{.job = name.text(), .guest = true});

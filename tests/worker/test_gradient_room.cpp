@@ -8,32 +8,13 @@
 
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
+using namespace ps_shm::test;
 
 namespace {
-
-JobConfig settings(Mode mode, std::uint32_t workers = 1) {
-  JobConfig config;
-  config.job = test::unique_job_name();
-  config.workers = workers;
-  config.mode = mode;
-  config.step_timeout = Seconds(600);
-  config.optimizer.lr = 1.0F;
-  return config;
-}
-
-WorkerOptions options(const JobConfig& config) {
-  WorkerOptions given;
-  given.job = config.job;
-  given.log = [](const std::string&) {};
-  return given;
-}
-
-void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
 
 void fill(std::span<float> out, float first) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = first + float(i);
@@ -44,11 +25,8 @@ void fill(std::span<float> out, float first) {
 TEST_CASE("gradient room: it is as large as the variable, aligned, and stays at its address") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
-      JobConfig config = settings(mode);
-      config.placement = placement;
-      config.ps_tasks = 2;
-      Server server(config);
-      Worker worker(options(config));
+      Job job({.mode = mode, .lr = 1.0F, .ps_tasks = 2, .placement = placement});
+      Worker worker = job.join();
       const Variable small = worker.variable({.name = "small", .shape = {3}}, zero);
       const std::span<float> room = worker.gradient(small);
       fill(room, 1);
@@ -68,10 +46,8 @@ TEST_CASE("gradient room: a push from there has the same effect as one from else
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
-      JobConfig config = settings(mode);
-      config.reduce = reduce;
-      Server server(config);
-      Worker worker(options(config));
+      Job job({.mode = mode, .reduce = reduce, .lr = 1.0F});
+      Worker worker = job.join();
       const Variable a = worker.variable({.name = "a", .shape = {20000}}, zero);
       const Variable b = worker.variable({.name = "b", .shape = {20000}}, zero);
       const std::span<float> room = worker.gradient(a);
@@ -83,16 +59,15 @@ TEST_CASE("gradient room: a push from there has the same effect as one from else
         worker.push(b, elsewhere);
         worker.step();
       }
-      const JobView view(config.job);
+      const JobView view = job.view();
       CHECK(view.values("a") == view.values("b"));
       CHECK(view.values("a")[7] == -5.0F * 7 - 10.0F);
     }
 }
 
 TEST_CASE("gradient room: in sync mode it replaces earlier pushes of the step, and later ones are added to it") {
-  const JobConfig config = settings(Mode::kSync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync, .lr = 1.0F});
+  Worker worker = job.join();
   const Variable variable = worker.variable({.name = "v", .shape = {2}}, zero);
   const std::vector<float> ones(2, 1.0F);
   const std::span<float> room = worker.gradient(variable);
@@ -101,16 +76,15 @@ TEST_CASE("gradient room: in sync mode it replaces earlier pushes of the step, a
   worker.push(variable, room);
   worker.push(variable, ones);
   worker.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(2, -11.0F));
+  CHECK(job.view().values("v") == std::vector<float>(2, -11.0F));
 }
 
 TEST_CASE("gradient room: several workers' gradients give the mean") {
-  const JobConfig config = settings(Mode::kSync, 3);
-  Server server(config);
+  Job job({.workers = 3, .mode = Mode::kSync, .lr = 1.0F});
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number)
     threads.emplace_back([&, number] {
-      Worker worker(options(config));
+      Worker worker = job.join();
       const Variable variable = worker.variable({.name = "v", .shape = {3000}}, zero);
       const std::span<float> room = worker.gradient(variable);
       for (int step = 0; step < 50; ++step) {
@@ -120,13 +94,12 @@ TEST_CASE("gradient room: several workers' gradients give the mean") {
       }
     });
   for (std::thread& thread : threads) thread.join();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3000, -150.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3000, -150.0F));
 }
 
 TEST_CASE("gradient norm: a limit that was set after a gradient was published applies to it") {
-  const JobConfig config = settings(Mode::kSync, 2);
-  Server server(config);
-  Worker first(options(config)), second(options(config));
+  Job job({.workers = 2, .mode = Mode::kSync, .lr = 1.0F});
+  Worker first = job.join(), second = job.join();
   const Variable a = first.variable({.name = "v", .shape = {4}}, zero);
   const Variable b = second.variable({.name = "v", .shape = {4}}, zero);
   const Variable added =
@@ -137,10 +110,10 @@ TEST_CASE("gradient norm: a limit that was set after a gradient was published ap
     first.push(added, std::vector<float>(1, 1000.0F));
     first.step();
   });
-  JobControl(config.job).change([](LiveSettings& settings) { settings.clip_norm = 1; });
+  JobControl(job.name.text()).change([](LiveSettings& settings) { settings.clip_norm = 1; });
   second.push(b, gradient);
   second.step();
   waiting.join();
-  CHECK(JobView(config.job).values("v")[3] == doctest::Approx(-0.5F));
-  CHECK(JobView(config.job).values("added")[0] == 1000.0F);
+  CHECK(job.view().values("v")[3] == doctest::Approx(-0.5F));
+  CHECK(job.view().values("added")[0] == 1000.0F);
 }

@@ -4,9 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,46 +12,23 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 #include "update/elements.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
-using test::Bell;
-using test::Child;
-using test::JobName;
-using test::TestJob;
+using namespace ps_shm::test;
 
 namespace {
 
-void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
+VariableSpec spec_of(UpdateRule rule = UpdateRule::kAdd, Layout layout = Layout::kInplace,
+                     std::vector<std::uint64_t> shape = {}) {
+  return {.name = "v", .shape = std::move(shape), .rule = rule, .layout = layout};
+}
 
-// A job, its server, and workers in this process.
-struct Party {
-  JobName name;
-  std::optional<Server> server;
-
-  explicit Party(JobConfig config = {}) {
-    config.job = name.text();
-    config.workers = 2;
-    config.max_workers = 8;
-    server.emplace(config);
-  }
-  WorkerOptions options() const {
-    WorkerOptions given;
-    given.job = name.text();
-    given.log = [](const std::string&) {};
-    return given;
-  }
-  static VariableSpec spec(UpdateRule rule = UpdateRule::kAdd, Layout layout = Layout::kInplace,
-                           std::vector<std::uint64_t> shape = {}) {
-    return {.name = "v", .shape = std::move(shape), .rule = rule, .layout = layout};
-  }
-  float value() const { return JobView(name.text()).values("v").front(); }
-};
+float value_in(const Job& job) { return job.view().values("v").front(); }
 
 // The word of a job's variable "v", through a separate mapping.
 struct WordOf {
@@ -94,16 +69,16 @@ TEST_CASE("one element: both forms push, pull and count, in both layouts, and se
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
     for (const std::vector<std::uint64_t>& shape : {std::vector<std::uint64_t>{}, {1}, {1, 1}}) {
       CAPTURE(to_string(layout));
-      Party party;
-      Worker worker(party.options());
-      const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, layout, shape), zero);
+      Job job({.workers = 2, .max_workers = 8});
+      Worker worker = job.join();
+      const Variable variable = worker.variable(spec_of(UpdateRule::kAdd, layout, shape), zero);
       float expected = 0;
       for (const Form& writer : kForms)
         for (const Form& reader : kForms) {
           writer.push(worker, variable, 1.5F);
           CHECK(reader.pull(worker, variable) == (expected += 1.5F));
         }
-      const JobView view(party.name.text());
+      const JobView view = job.view();
       CHECK(view.values("v") == std::vector<float>{6});
       CHECK(view.variables().front().updates == 4);
       CHECK(view.workers().front().pushes == 4);
@@ -112,11 +87,9 @@ TEST_CASE("one element: both forms push, pull and count, in both layouts, and se
 }
 
 TEST_CASE("one element: in sync mode the short forms belong to a step as well") {
-  JobConfig config;
-  config.mode = Mode::kSync;
-  Party party(config);
-  Worker first(party.options()), second(party.options());
-  const VariableSpec spec = Party::spec(UpdateRule::kAdd, Layout::kVersioned);
+  Job job({.workers = 2, .max_workers = 8, .mode = Mode::kSync});
+  Worker first = job.join(), second = job.join();
+  const VariableSpec spec = spec_of(UpdateRule::kAdd, Layout::kVersioned);
   const Variable a = first.variable(spec, zero), b = second.variable(spec, zero);
   first.push(a, 2);
   CHECK(first.pull(a) == 0);  // nothing is applied before the step
@@ -131,14 +104,14 @@ TEST_CASE("one element: in sync mode the short forms belong to a step as well") 
 
 TEST_CASE("one element: the short forms of a larger variable are refused, and change and count nothing") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    Party party;
-    Worker worker(party.options());
-    const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, layout, {2}), zero);
+    Job job({.workers = 2, .max_workers = 8});
+    Worker worker = job.join();
+    const Variable variable = worker.variable(spec_of(UpdateRule::kAdd, layout, {2}), zero);
     CHECK_THROWS_WITH_AS(worker.push(variable, 1.0F),
                          doctest::Contains("push of variable 'v': it has 2 elements, the span has 1"), Error);
     CHECK_THROWS_WITH_AS(static_cast<void>(worker.pull(variable)),
                          doctest::Contains("pull of variable 'v': it has 2 elements, the span has 1"), Error);
-    const JobView view(party.name.text());
+    const JobView view = job.view();
     CHECK(view.values("v") == std::vector<float>{0, 0});
     CHECK(view.workers().front().pushes == 0);
     CHECK(view.workers().front().pulls == 0);
@@ -146,9 +119,9 @@ TEST_CASE("one element: the short forms of a larger variable are refused, and ch
 }
 
 TEST_CASE("in-place scalar: a view shows pushes of both forms") {
-  Party party;
-  Worker worker(party.options());
-  const Variable variable = worker.variable(Party::spec(), zero);
+  Job job({.workers = 2, .max_workers = 8});
+  Worker worker = job.join();
+  const Variable variable = worker.variable(spec_of(), zero);
   const std::span<const float> view = variable.view();
   REQUIRE(view.size() == 1);
   for (const Form& form : kForms) form.push(worker, variable, 2);
@@ -156,9 +129,9 @@ TEST_CASE("in-place scalar: a view shows pushes of both forms") {
 }
 
 TEST_CASE("in-place scalar: its bytes are those of the float") {
-  Party party;
-  Worker worker(party.options());
-  const Variable variable = worker.variable(Party::spec(), zero);
+  Job job({.workers = 2, .max_workers = 8});
+  Worker worker = job.join();
+  const Variable variable = worker.variable(spec_of(), zero);
   const float given = 2.5F;
   worker.assign(variable, std::as_bytes(std::span(&given, 1)));
   float pulled = 0;
@@ -171,10 +144,10 @@ TEST_CASE("in-place scalar: staleness counts the others' pushes since the pull, 
     for (const std::uint32_t start : {0U, 0xfffffffdU, 0xffffffffU}) {
       CAPTURE(form.name);
       CAPTURE(start);
-      Party party;
-      Worker first(party.options()), second(party.options());
-      const Variable a = first.variable(Party::spec(), zero), b = second.variable(Party::spec(), zero);
-      WordOf(party.name.text()).word->store_release(make_scalar(start, 0));
+      Job job({.workers = 2, .max_workers = 8});
+      Worker first = job.join(), second = job.join();
+      const Variable a = first.variable(spec_of(), zero), b = second.variable(spec_of(), zero);
+      WordOf(job.name.text()).word->store_release(make_scalar(start, 0));
       CHECK(form.pull(first, a) == 0);
       for (int i = 0; i < 5; ++i) form.push(second, b, 1);
       form.push(first, a, 1);
@@ -187,54 +160,46 @@ TEST_CASE("in-place scalar: staleness counts the others' pushes since the pull, 
       form.push(first, a, 1);
       CHECK(first.staleness().max == 5);
       CHECK(second.staleness().max == 0);  // it has pulled nothing
-      CHECK(party.value() == 18);
-      CHECK(scalar_pushes(WordOf(party.name.text()).word->load_acquire()) == start + 18);
+      CHECK(value_in(job) == 18);
+      CHECK(scalar_pushes(WordOf(job.name.text()).word->load_acquire()) == start + 18);
     }
 }
 
 TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the counter wraps around") {
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffeU}) {
-      JobConfig config;
-      config.optimizer.lr = 1.0F;
-      config.optimizer.lr_staleness = true;
-      Party party(config);
-      Worker first(party.options()), second(party.options());
-      const Variable a = first.variable(Party::spec(UpdateRule::kSgd), zero);
-      const Variable b = second.variable(Party::spec(UpdateRule::kSgd), zero);
-      WordOf(party.name.text()).word->store_release(make_scalar(start, 0));
+      Job job({.workers = 2, .max_workers = 8, .lr = 1.0F, .lr_staleness = true});
+      Worker first = job.join(), second = job.join();
+      const Variable a = first.variable(spec_of(UpdateRule::kSgd), zero);
+      const Variable b = second.variable(spec_of(UpdateRule::kSgd), zero);
+      WordOf(job.name.text()).word->store_release(make_scalar(start, 0));
       form.push(first, a, 1);  // nothing pulled: the rate is unchanged
       CHECK(form.pull(first, a) == -1);
       for (int i = 0; i < 3; ++i) form.push(second, b, 0);
       form.push(first, a, 1);
-      CHECK(party.value() == -1.25F);
+      CHECK(value_in(job) == -1.25F);
     }
 }
 
 TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
   for (const Form& form : kForms)
     for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdd}) {
-      JobConfig config;
-      config.optimizer.lr = 1.0F;
-      config.optimizer.clip_norm = 2.0F;
-      Party party(config);
-      Worker worker(party.options());
-      const Variable variable = worker.variable(Party::spec(rule), zero);
+      Job job({.workers = 2, .max_workers = 8, .lr = 1.0F, .clip_norm = 2.0F});
+      Worker worker = job.join();
+      const Variable variable = worker.variable(spec_of(rule), zero);
       form.push(worker, variable, 8);
       CHECK(form.pull(worker, variable) == (rule == UpdateRule::kSgd ? -2.0F : 8.0F));
     }
 }
 
 TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form from the next step on") {
-  JobConfig config;
-  config.optimizer.lr = 1.0F;
-  Party party(config);
-  Worker worker(party.options());
-  const Variable variable = worker.variable(Party::spec(UpdateRule::kSgd), zero);
+  Job job({.workers = 2, .max_workers = 8, .lr = 1.0F});
+  Worker worker = job.join();
+  const Variable variable = worker.variable(spec_of(UpdateRule::kSgd), zero);
   worker.push(variable, 8);
   worker.step();
   CHECK(worker.pull(variable) == -8);
-  JobControl(party.name.text()).change([](LiveSettings& settings) {
+  JobControl(job.name.text()).change([](LiveSettings& settings) {
     settings.clip_norm = 2;
     settings.lr = 0.5F;
   });
@@ -244,18 +209,18 @@ TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form
 }
 
 TEST_CASE("in-place scalar: both forms compute the same bits as a span of several elements") {
-  JobConfig config;
-  config.optimizer.lr = 0.3F;
-  config.optimizer.schedule = Schedule::parse("exp:0.9:2");
-  config.optimizer.l2 = 0.01F;
-  config.optimizer.clip_value = 0.7F;
-  config.optimizer.lr_staleness = true;
   std::vector<std::vector<float>> courses;
   for (int which = 0; which < 3; ++which) {
-    Party party(config);
-    Worker worker(party.options());
+    Job job({.workers = 2,
+             .max_workers = 8,
+             .lr = 0.3F,
+             .schedule = Schedule::parse("exp:0.9:2"),
+             .lr_staleness = true,
+             .l2 = 0.01F,
+             .clip_value = 0.7F});
+    Worker worker = job.join();
     const std::uint64_t size = which == 2 ? 5 : 1;
-    const Variable variable = worker.variable(Party::spec(UpdateRule::kSgd, Layout::kInplace, {size}),
+    const Variable variable = worker.variable(spec_of(UpdateRule::kSgd, Layout::kInplace, {size}),
                                               [](std::span<float> out) { std::fill(out.begin(), out.end(), 1.0F); });
     std::vector<float>& course = courses.emplace_back();
     for (int step = 0; step < 50; ++step) {
@@ -279,30 +244,26 @@ TEST_CASE("in-place scalar: both forms compute the same bits as a span of severa
 }
 
 TEST_CASE("in-place scalar: parts of one row are scalars, the variable is pulled and pushed as usual") {
-  JobConfig config;
-  config.ps_tasks = 1;
-  config.placement = Placement::kPartition;
-  config.partitions = 3;
-  Party party(config);
-  Worker worker(party.options());
-  const Variable variable = worker.variable(Party::spec(UpdateRule::kAdd, Layout::kInplace, {3}), zero);
-  REQUIRE(JobView(party.name.text()).variables().front().parts.size() == 3);
+  Job job({.workers = 2, .max_workers = 8, .ps_tasks = 1, .placement = Placement::kPartition, .partitions = 3});
+  Worker worker = job.join();
+  const Variable variable = worker.variable(spec_of(UpdateRule::kAdd, Layout::kInplace, {3}), zero);
+  REQUIRE(job.view().variables().front().parts.size() == 3);
   worker.push(variable, std::vector<float>{1, 2, 3});
   worker.push(variable, std::vector<float>{1, 2, 3});
   std::vector<float> out(3);
   worker.pull(variable, out);
   CHECK(out == std::vector<float>{2, 4, 6});
-  CHECK(JobView(party.name.text()).values("v") == out);
-  CHECK(JobView(party.name.text()).variables().front().updates == 2);
+  CHECK(job.view().values("v") == out);
+  CHECK(job.view().variables().front().updates == 2);
   CHECK_THROWS_AS(static_cast<void>(variable.view()), Error);
   CHECK_THROWS_AS(worker.push(variable, 1.0F), Error);
 }
 
 TEST_CASE("in-place scalar: the bytes that a view counts are those of the files") {
-  Party party;
-  Worker worker(party.options());
-  worker.variable(Party::spec(), zero);
-  const JobInfo info = JobView(party.name.text()).info();
+  Job job({.workers = 2, .max_workers = 8});
+  Worker worker = job.join();
+  worker.variable(spec_of(), zero);
+  const JobInfo info = job.view().info();
   std::uint64_t in_tasks = info.bytes.control + info.bytes.gradients;
   for (const TaskInfo& task : info.tasks) in_tasks += task.file_bytes;
   CHECK(info.bytes.total() == in_tasks);
@@ -312,15 +273,13 @@ TEST_CASE("in-place scalar: the bytes that a view counts are those of the files"
 TEST_CASE("in-place scalar: pushes of several processes in both forms: atomic ones are all applied, all are counted") {
   constexpr std::uint32_t kProcesses = 3, kPushes = 20'000;
   for (const Adds adds : {Adds::kExact, Adds::kRacy}) {
-    JobConfig config;
-    config.adds = adds;
-    Party party(config);
+    Job job({.workers = 2, .max_workers = 8, .adds = adds});
     const Bell ready, go;
     std::vector<std::unique_ptr<Child>> children;
     for (std::uint32_t number = 0; number < kProcesses; ++number)
       children.push_back(std::make_unique<Child>([&] {
-        Worker worker(party.options());
-        const Variable variable = worker.variable(Party::spec(), zero);
+        Worker worker = job.join();
+        const Variable variable = worker.variable(spec_of(), zero);
         ready.tell();
         if (!go.hear()) return 2;
         float last = 0;
@@ -336,11 +295,11 @@ TEST_CASE("in-place scalar: pushes of several processes in both forms: atomic on
     for (std::uint32_t number = 0; number < kProcesses; ++number) REQUIRE(ready.hear());
     for (std::uint32_t number = 0; number < kProcesses; ++number) go.tell();
     for (const auto& child : children) CHECK(child->join() == 0);
-    const JobView view(party.name.text());
+    const JobView view = job.view();
     CHECK(view.variables().front().updates == kProcesses * kPushes);
     if (adds == Adds::kExact)
-      CHECK(party.value() == float(kProcesses * kPushes));
+      CHECK(value_in(job) == float(kProcesses * kPushes));
     else
-      CHECK(party.value() <= float(kProcesses * kPushes));
+      CHECK(value_in(job) <= float(kProcesses * kPushes));
   }
 }

@@ -14,12 +14,12 @@
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "support/conservation.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
-using test::kSecond, test::kSlice, test::ManualClock, test::options, test::settings, test::vector_of, test::zero;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -83,9 +83,9 @@ TEST_CASE("modes: async and ssp can be exchanged in a running job, sync cannot b
 }
 
 TEST_CASE("modes: a step of sync has the pushes of the quorum, or of all workers; in other modes it has one") {
-  CHECK(pushes_of_step(settings(4, Mode::kAsync)) == 1);
-  CHECK(pushes_of_step(settings(4, Mode::kSsp)) == 1);
-  JobConfig config = settings(4, Mode::kSync);
+  CHECK(pushes_of_step(config_of({.workers = 4})) == 1);
+  CHECK(pushes_of_step(config_of({.workers = 4, .mode = Mode::kSsp})) == 1);
+  JobConfig config = config_of({.workers = 4, .mode = Mode::kSync});
   CHECK(pushes_of_step(config) == 4);
   config.quorum = 3;
   CHECK(pushes_of_step(config) == 3);
@@ -93,26 +93,23 @@ TEST_CASE("modes: a step of sync has the pushes of the quorum, or of all workers
 
 TEST_CASE("ssp: with a sufficiently large bound no worker ever waits") {
   ManualClock clock;
-  JobConfig config = settings(2, Mode::kSsp);
-  config.staleness = 1000;
-  Server server(config);
-  Worker fast(options(config)), slow(options(config));
+  Job job({.workers = 2, .mode = Mode::kSsp, .staleness = 1000});
+  Worker fast = job.join(), slow = job.join();
   for (int step = 0; step < 1000; ++step) fast.step();
-  CHECK(info_of(config, 0).max_clock_skew == 1000);
+  CHECK(info_of(job.config, 0).max_clock_skew == 1000);
   Stepping beyond(clock, fast);
   CHECK(beyond.is_waiting());
-  CHECK(test::eventually([&] { return info_of(config, 0).waiting_for.find("rank 1") != std::string::npos; }));
+  CHECK(test::eventually([&] { return info_of(job.config, 0).waiting_for.find("rank 1") != std::string::npos; }));
   slow.step();
   CHECK(beyond.ends());
-  CHECK(info_of(config, 0).max_clock_skew == 1000);
-  CHECK(info_of(config, 1).max_clock_skew == 0);
+  CHECK(info_of(job.config, 0).max_clock_skew == 1000);
+  CHECK(info_of(job.config, 1).max_clock_skew == 0);
 }
 
 TEST_CASE("ssp: a worker that leaves lets the others continue") {
   ManualClock clock;
-  JobConfig config = settings(2, Mode::kSsp);
-  Server server(config);
-  Worker fast(options(config)), slow(options(config));
+  Job job({.workers = 2, .mode = Mode::kSsp});
+  Worker fast = job.join(), slow = job.join();
   Stepping step(clock, fast);
   CHECK(step.is_waiting());
   slow.leave();
@@ -121,18 +118,16 @@ TEST_CASE("ssp: a worker that leaves lets the others continue") {
 
 TEST_CASE("ssp: a stopped worker blocks the others, its death lets them continue") {
   ManualClock clock;
-  JobConfig config = settings(2, Mode::kSsp);
-  config.staleness = 1;
-  Server server(config);
+  Job job({.workers = 2, .mode = Mode::kSsp, .staleness = 1});
   const test::Bell ready;
   test::Child child([&] {
-    Worker worker(options(config, 1));
+    Worker worker = job.join(1);
     ready.tell();
     test::sleep_forever();
     return 0;
   });
   REQUIRE(ready.hear());
-  Worker worker(options(config, 0));
+  Worker worker = job.join(0);
   worker.step();
   child.stop();
   Stepping step(clock, worker);
@@ -146,23 +141,19 @@ TEST_CASE("ssp: a stopped worker blocks the others, its death lets them continue
 }
 
 TEST_CASE("ssp: a late joiner starts at the slowest worker's step, and blocks nobody") {
-  JobConfig config = settings(1, Mode::kSsp);
-  config.staleness = 2;
-  Server server(config);
-  Worker first(options(config));
+  Job job({.mode = Mode::kSsp, .staleness = 2});
+  Worker first = job.join();
   for (int step = 0; step < 500; ++step) first.step();
-  const Worker late(options(config));
-  CHECK(info_of(config, 1).clock == 500);
+  const Worker late = job.join();
+  CHECK(info_of(job.config, 1).clock == 500);
   first.step();
   first.step();
-  CHECK(info_of(config, 0).max_clock_skew == 2);
+  CHECK(info_of(job.config, 0).max_clock_skew == 2);
 }
 
 TEST_CASE("ssp: a wait beyond the time-out names the worker that it waited for") {
-  JobConfig config = settings(2, Mode::kSsp);
-  config.step_timeout = Seconds(30);
-  Server server(config);
-  Worker fast(options(config)), slow(options(config));
+  Job job({.workers = 2, .mode = Mode::kSsp, .step_timeout = Seconds(30)});
+  Worker fast = job.join(), slow = job.join();
   const ManualClock clock(ManualClock::Sleeps::kPass);
   CHECK_THROWS_WITH_AS(fast.step(), doctest::Contains("rank 1"), Timeout);
   CHECK(clock.passed_ns() >= 30 * kSecond);
@@ -171,8 +162,7 @@ TEST_CASE("ssp: a wait beyond the time-out names the worker that it waited for")
 
 TEST_CASE("ssp: the job's last step and its end wake waiting workers") {
   ManualClock clock;
-  JobConfig config = settings(2, Mode::kSsp);
-  config.steps = 2;
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSsp, .steps = 2});
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   Stepping step(clock, fast);
@@ -184,7 +174,7 @@ TEST_CASE("ssp: the job's last step and its end wake waiting workers") {
 
 TEST_CASE("ssp: the end of a job lets a waiting worker continue, although its peer has not moved") {
   ManualClock clock;
-  const JobConfig config = settings(2, Mode::kSsp);
+  const JobConfig config = config_of({.workers = 2, .mode = Mode::kSsp});
   Server server(config);
   Worker fast(options(config)), slow(options(config));
   Stepping step(clock, fast);
@@ -200,12 +190,11 @@ TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker contin
   ManualClock clock;
   for (const bool to_async : {true, false}) {
     CAPTURE(to_async);
-    const JobConfig config = settings(2, Mode::kSsp);
-    Server server(config);
-    Worker fast(options(config)), slow(options(config));
+    Job job({.workers = 2, .mode = Mode::kSsp});
+    Worker fast = job.join(), slow = job.join();
     Stepping step(clock, fast);
     CHECK(step.is_waiting());
-    JobControl control(config.job);
+    JobControl control(job.name.text());
     control.change([&](LiveSettings& settings) {
       if (to_async)
         settings.mode = Mode::kAsync;
@@ -218,11 +207,10 @@ TEST_CASE("ssp: a change to async, or of the bound, lets a waiting worker contin
 
 TEST_CASE("ssp: after a change from async to ssp earlier steps block nobody, later ones do") {
   ManualClock clock;
-  const JobConfig config = settings(2, Mode::kAsync);
-  Server server(config);
-  Worker fast(options(config)), slow(options(config));
+  Job job({.workers = 2});
+  Worker fast = job.join(), slow = job.join();
   for (int i = 0; i < 50; ++i) fast.step();
-  JobControl(config.job).change([](LiveSettings& settings) {
+  JobControl(job.name.text()).change([](LiveSettings& settings) {
     settings.mode = Mode::kSsp;
     settings.staleness = 1;
   });
@@ -234,16 +222,13 @@ TEST_CASE("ssp: after a change from async to ssp earlier steps block nobody, lat
   CHECK(step.is_waiting());
   slow.step();
   CHECK(step.ends());
-  CHECK(info_of(config, 0).max_clock_skew == 1);
+  CHECK(info_of(job.config, 0).max_clock_skew == 1);
 }
 
 TEST_CASE("sync: a variable declared after a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    JobConfig config = settings(1, Mode::kSync);
-    config.reduce = reduce;
-    config.optimizer.lr = 1.0F;
-    Server server(config);
-    Worker worker(options(config, 0));
+    Job job({.mode = Mode::kSync, .reduce = reduce, .lr = 1.0F});
+    Worker worker = job.join(0);
     std::vector<Variable> variables;
     for (int step = 0; step < 3; ++step) {
       const std::string name = "v" + std::to_string(step);
@@ -251,7 +236,7 @@ TEST_CASE("sync: a variable declared after a step takes part from the next one o
       for (const Variable& variable : variables) worker.push(variable, std::vector<float>(1000, 1.0F));
       worker.step();
     }
-    const JobView view(config.job);
+    const JobView view = job.view();
     CHECK(view.values("v0") == std::vector<float>(1000, -3.0F));
     CHECK(view.values("v1") == std::vector<float>(1000, -2.0F));
     CHECK(view.values("v2") == std::vector<float>(1000, -1.0F));
@@ -260,12 +245,8 @@ TEST_CASE("sync: a variable declared after a step takes part from the next one o
 
 TEST_CASE("sync: a variable initialised during a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    JobConfig config = settings(2, Mode::kSync);
-    config.reduce = reduce;
-    config.quorum = 1;
-    config.optimizer.lr = 1.0F;
-    Server server(config);
-    Worker steps(options(config, 0)), declares(options(config, 1));
+    Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = reduce, .lr = 1.0F});
+    Worker steps = job.join(0), declares = job.join(1);
     declares.variable(vector_of(1000, UpdateRule::kSgd), [&](std::span<float> out) {
       steps.step();  // the variable is declared
       zero(out);
@@ -273,39 +254,35 @@ TEST_CASE("sync: a variable initialised during a step takes part from the next o
     const Variable variable = steps.variable("v");
     steps.push(variable, std::vector<float>(1000, 1.0F));
     steps.step();
-    CHECK(JobView(config.job).values("v") == std::vector<float>(1000, -1.0F));
+    CHECK(job.view().values("v") == std::vector<float>(1000, -1.0F));
   }
 }
 
 TEST_CASE("quorum: a gradient that comes too late is dropped and counted, and is in no later step") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  Server server(config);
-  Worker first(options(config)), late(options(config));
+  Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
+  Worker first = job.join(), late = job.join();
   const Variable a = first.variable(vector_of(10), zero), b = late.variable(vector_of(10), zero);
   late.push(b, std::vector<float>(10, 100.0F));
   first.push(a, std::vector<float>(10, 1.0F));
   CHECK(first.step() == 1);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(10, 1.0F));
+  CHECK(job.view().values("v") == std::vector<float>(10, 1.0F));
   CHECK(late.step() == 1);
-  CHECK(info_of(config, 1).dropped == 1);
-  CHECK(info_of(config, 0).dropped == 0);
-  CHECK(info_of(config, 1).steps == 0);  // a dropped gradient is no step
-  CHECK(info_of(config, 0).steps == 1);
+  CHECK(info_of(job.config, 1).dropped == 1);
+  CHECK(info_of(job.config, 0).dropped == 0);
+  CHECK(info_of(job.config, 1).steps == 0);  // a dropped gradient is no step
+  CHECK(info_of(job.config, 0).steps == 1);
   late.push(b, std::vector<float>(10, 2.0F));
   CHECK(late.step() == 2);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(10, 3.0F));
+  CHECK(job.view().values("v") == std::vector<float>(10, 3.0F));
   first.push(a, std::vector<float>(10, 4.0F));
   CHECK(first.step() == 3);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(10, 7.0F));
-  CHECK(info_of(config, 1).dropped == 1);
+  CHECK(job.view().values("v") == std::vector<float>(10, 7.0F));
+  CHECK(info_of(job.config, 1).dropped == 1);
 }
 
 TEST_CASE("quorum: a gradient belongs to the step whose values were pulled for it, however late it is pushed") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  Server server(config);
-  Worker first(options(config)), late(options(config));
+  Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
+  Worker first = job.join(), late = job.join();
   const Variable a = first.variable(vector_of(3), zero), b = late.variable(vector_of(3), zero);
   std::vector<float> values(3);
   late.pull(b, values);
@@ -313,14 +290,12 @@ TEST_CASE("quorum: a gradient belongs to the step whose values were pulled for i
   first.step();
   late.push(b, std::vector<float>(3, 8.0F));  // of step 0, which is over
   late.step();
-  CHECK(info_of(config, 1).dropped == 1);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F));
+  CHECK(info_of(job.config, 1).dropped == 1);
+  CHECK(job.view().values("v") == std::vector<float>(3, 1.0F));
 }
 
 TEST_CASE("quorum: a job has as many steps as requested, even if a worker comes too late for the last one") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  config.steps = 3;
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .quorum = 1, .steps = 3});
   Server server(config);
   Worker first(options(config)), late(options(config));
   const Variable a = first.variable(vector_of(4), zero), b = late.variable(vector_of(4), zero);
@@ -336,63 +311,52 @@ TEST_CASE("quorum: a job has as many steps as requested, even if a worker comes 
 }
 
 TEST_CASE("quorum: with fewer live workers than the quorum the steps continue, and that is one event") {
-  JobConfig config = settings(3, Mode::kSync);
-  config.quorum = 3;
-  Server server(config);
-  Worker a(options(config));
-  { const Worker left(options(config)), gone(options(config)); }
+  Job job({.workers = 3, .mode = Mode::kSync, .quorum = 3});
+  Worker a = job.join();
+  { const Worker left = job.join(), gone = job.join(); }
   const Variable variable = a.variable(vector_of(4), zero);
   for (int step = 0; step < 5; ++step) {
     a.push(variable, std::vector<float>(4, 1.0F));
     a.step();
   }
-  CHECK(JobView(config.job).values("v") == std::vector<float>(4, 5.0F));
+  CHECK(job.view().values("v") == std::vector<float>(4, 5.0F));
   int told = 0;
-  for (const Event& event : JobView(config.job).events()) told += event.kind == "short-quorum";
+  for (const Event& event : job.view().events()) told += event.kind == "short-quorum";
   CHECK(told == 1);
 }
 
 TEST_CASE("reduce atomic: a late gradient does not change a later step") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  config.reduce = Reduce::kAtomic;
-  Server server(config);
-  Worker first(options(config)), late(options(config));
+  Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = Reduce::kAtomic});
+  Worker first = job.join(), late = job.join();
   const Variable a = first.variable(vector_of(3000), zero), b = late.variable(vector_of(3000), zero);
   first.push(a, std::vector<float>(3000, 1.0F));
   first.step();
   late.push(b, std::vector<float>(3000, 8.0F));  // for step 1, in time
   first.push(a, std::vector<float>(3000, 2.0F));
   first.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3000, 11.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3000, 11.0F));
   late.step();
-  CHECK(info_of(config, 1).dropped == 1);  // it was in the sum, but not in the decision
+  CHECK(info_of(job.config, 1).dropped == 1);  // it was in the sum, but not in the decision
   first.push(a, std::vector<float>(3000, 4.0F));
   first.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3000, 15.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3000, 15.0F));
 }
 
 TEST_CASE("reduce atomic: a sum that only a late worker has added to is not applied") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.quorum = 1;
-  config.reduce = Reduce::kAtomic;
-  Server server(config);
-  Worker first(options(config)), late(options(config));
+  Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = Reduce::kAtomic});
+  Worker first = job.join(), late = job.join();
   first.variable(vector_of(3), zero);
   late.push(late.variable(vector_of(3), zero), std::vector<float>(3, 8.0F));
   first.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 0.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3, 0.0F));
 }
 
 TEST_CASE("reduce atomic: the mean is over the workers that pushed, a variable without pushes is unchanged") {
-  JobConfig config = settings(3, Mode::kSync);
-  config.reduce = Reduce::kAtomic;
-  config.optimizer.lr = 1.0F;
-  Server server(config);
+  Job job({.workers = 3, .mode = Mode::kSync, .reduce = Reduce::kAtomic, .lr = 1.0F});
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 3; ++rank)
     threads.emplace_back([&, rank] {
-      Worker worker(options(config, rank));
+      Worker worker = job.join(rank);
       const Variable all = worker.variable(vector_of(5000, UpdateRule::kSgd), zero);
       const Variable two = worker.variable({.name = "two", .shape = {5}, .rule = UpdateRule::kSgd}, zero);
       worker.variable({.name = "none", .shape = {5}, .rule = UpdateRule::kSgd}, zero);
@@ -404,10 +368,10 @@ TEST_CASE("reduce atomic: the mean is over the workers that pushed, a variable w
       }
     });
   for (std::thread& thread : threads) thread.join();
-  const JobView view(config.job);
+  const JobView view = job.view();
   CHECK(view.values("v") == std::vector<float>(5000, -40.0F));
   CHECK(view.values("two") == std::vector<float>(5, -60.0F));
   CHECK(view.values("none") == std::vector<float>(5, 0.0F));
-  CHECK(shm::list_segments(shm::control_name(config.job) + ".w").empty());
-  CHECK(test::is_conserved(config.job));
+  CHECK(shm::list_segments(shm::control_name(job.name.text()) + ".w").empty());
+  CHECK(test::is_conserved(job.name.text()));
 }

@@ -12,12 +12,12 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "support/job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/worker_job.hpp"
 #include "update/rules.hpp"
 
 using namespace ps_shm;
-using test::options, test::settings, test::vector_of, test::zero;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -36,17 +36,17 @@ std::vector<float> gradient(std::uint32_t rank, int step) {
   return out;
 }
 
-JobConfig optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
-  JobConfig config = settings(workers, mode);
-  config.optimizer.rule = rule;
-  config.optimizer.lr = 0.05F;
-  config.optimizer.schedule = Schedule::parse("exp:0.5:4");
-  config.optimizer.l1 = 0.01F;
-  config.optimizer.l2 = 0.02F;
-  config.optimizer.weight_decay = 0.03F;
-  config.optimizer.clip_value = 1.0F;
-  config.optimizer.ema = 0.7F;
-  return config;
+JobSettings optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
+  return {.workers = workers,
+          .mode = mode,
+          .rule = rule,
+          .lr = 0.05F,
+          .schedule = Schedule::parse("exp:0.5:4"),
+          .l1 = 0.01F,
+          .l2 = 0.02F,
+          .weight_decay = 0.03F,
+          .clip_value = 1.0F,
+          .ema = 0.7F};
 }
 
 VariableSpec regular(UpdateRule rule) {
@@ -84,16 +84,15 @@ TEST_CASE("optimizers: one worker in async mode follows the formula, step by ste
   for (const UpdateRule rule : kOptimizers) {
     const std::string name = to_string(rule);
     CAPTURE(name);
-    const JobConfig config = optimizing(1, Mode::kAsync, rule);
-    Server server(config);
-    Worker worker(options(config));
+    Job job(optimizing(1, Mode::kAsync, rule));
+    Worker worker = job.join();
     const Variable variable = worker.variable(regular(rule), first_values);
-    Twin twin(config, rule);
+    Twin twin(job.config, rule);
     std::vector<float> out(kElements);
     for (int step = 0; step < 6; ++step) {
       const std::vector<float> g = gradient(0, step);
       worker.push(variable, g);
-      const float rate = 0.05F * config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
+      const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
       update::apply(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
                     kElements, g.data(), 1.0F, kElements);
       twin.now.swap(twin.next);
@@ -103,8 +102,8 @@ TEST_CASE("optimizers: one worker in async mode follows the formula, step by ste
       worker.pull_average(variable, out);
       CHECK(out == twin.array(twin.arrays - 1));
     }
-    CHECK(JobView(config.job).averages("v") == twin.array(twin.arrays - 1));
-    CHECK(JobView(config.job).variables()[0].slots.size() == twin.arrays - 1);
+    CHECK(job.view().averages("v") == twin.array(twin.arrays - 1));
+    CHECK(job.view().variables()[0].slots.size() == twin.arrays - 1);
   }
 }
 
@@ -112,13 +111,13 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
   for (const UpdateRule rule : kOptimizers) {
     const std::string name = to_string(rule);
     CAPTURE(name);
-    JobConfig config = optimizing(3, Mode::kSync, rule);
-    config.optimizer.clip_norm = 20;
-    Server server(config);
+    JobSettings given = optimizing(3, Mode::kSync, rule);
+    given.clip_norm = 20;
+    Job job(given);
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < 3; ++rank)
       threads.emplace_back([&, rank] {
-        Worker worker(options(config, rank));
+        Worker worker = job.join(rank);
         const Variable variable = worker.variable(regular(rule), first_values);
         for (int step = 0; step < 6; ++step) {
           worker.push(variable, gradient(rank, step));
@@ -126,7 +125,7 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
         }
       });
     for (std::thread& thread : threads) thread.join();
-    Twin twin(config, rule);
+    Twin twin(job.config, rule);
     for (int step = 0; step < 6; ++step) {
       std::vector<std::vector<float>> gradients;
       std::vector<update::Contribution> contributions;
@@ -136,26 +135,25 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
         CHECK(scale < 1);
         contributions.push_back({g.data(), scale});
       }
-      const float rate = 0.05F * config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
+      const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
       update::apply_combined(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
                              kElements, contributions, kElements);
       twin.now.swap(twin.next);
     }
-    CHECK(JobView(config.job).values("v") == twin.array(0));
-    CHECK(JobView(config.job).averages("v") == twin.array(twin.arrays - 1));
+    CHECK(job.view().values("v") == twin.array(0));
+    CHECK(job.view().averages("v") == twin.array(twin.arrays - 1));
   }
 }
 
 TEST_CASE("optimizers: no average is kept without the job's setting, nor for a variable with rule add") {
-  JobConfig config = settings(1, Mode::kAsync);
+  JobConfig config = config_of();
   Server server(config);
   Worker worker(options(config));
   const Variable plain = worker.variable(vector_of(4, UpdateRule::kSgd), zero);
   std::vector<float> out(4);
   CHECK_THROWS_WITH_AS(worker.pull_average(plain, out), doctest::Contains("average"), Error);
   CHECK_THROWS_WITH_AS(JobView(config.job).averages("v"), doctest::Contains("average"), Error);
-  JobConfig averaging = settings(1, Mode::kAsync);
-  averaging.optimizer.ema = 0.9F;
+  JobConfig averaging = config_of({.ema = 0.9F});
   Server other(averaging);
   Worker second(options(averaging));
   const Variable added = second.variable(vector_of(4, UpdateRule::kAdd), zero);
@@ -167,12 +165,8 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic})
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
-      JobConfig config = settings(1, mode);
-      config.reduce = reduce;
-      config.optimizer.lr = 1.0F;
-      config.optimizer.clip_norm = 10;
-      Server server(config);
-      Worker worker(options(config));
+      Job job({.mode = mode, .reduce = reduce, .lr = 1.0F, .clip_norm = 10});
+      Worker worker = job.join();
       const VariableSpec specs[] = {{.name = "a", .shape = {4}, .rule = UpdateRule::kSgd},
                                     {.name = "b", .shape = {1}, .rule = UpdateRule::kSgd},
                                     {.name = "n", .shape = {1}, .rule = UpdateRule::kAdd}};
@@ -182,7 +176,7 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
       const std::span<const float> gradients[] = {a, b, n};
       worker.push(variables, gradients);
       worker.step();
-      const JobView view(config.job);
+      const JobView view = job.view();
       CHECK(view.values("a") == std::vector<float>(4, -20.0F * 0.2F));
       CHECK(view.values("b") == std::vector<float>(1, -30.0F * 0.2F));
       CHECK(view.values("n") == std::vector<float>(1, 1000.0F));
@@ -190,41 +184,33 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
 }
 
 TEST_CASE("optimizers: ordered sync clips over all pushes of a step, as their sum") {
-  JobConfig config = settings(1, Mode::kSync);
-  config.optimizer.lr = 1.0F;
-  config.optimizer.clip_norm = 10;
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync, .lr = 1.0F, .clip_norm = 10});
+  Worker worker = job.join();
   const Variable a = worker.variable({.name = "a", .shape = {4}, .rule = UpdateRule::kSgd}, zero);
   const Variable b = worker.variable({.name = "b", .shape = {1}, .rule = UpdateRule::kSgd}, zero);
   worker.push(a, std::vector<float>(4, 5.0F));
   worker.push(b, std::vector<float>(1, 30.0F));
   worker.push(a, std::vector<float>(4, 15.0F));
   worker.step();
-  CHECK(JobView(config.job).values("a") == std::vector<float>(4, -20.0F * 0.2F));
-  CHECK(JobView(config.job).values("b") == std::vector<float>(1, -30.0F * 0.2F));
+  CHECK(job.view().values("a") == std::vector<float>(4, -20.0F * 0.2F));
+  CHECK(job.view().values("b") == std::vector<float>(1, -30.0F * 0.2F));
 }
 
 TEST_CASE("optimizers: a push whose numbers of gradients and variables differ is refused and pushes nothing") {
-  const JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   const Variable variables[] = {worker.variable(vector_of(4), zero)};
   const std::vector<float> ones(4, 1.0F), five(5, 1.0F);
   const std::span<const float> two[] = {ones, ones}, wrong[] = {five};
   CHECK_THROWS_AS(worker.push(variables, two), Error);
   CHECK_THROWS_AS(worker.push(variables, wrong), Error);
-  CHECK(JobView(config.job).values("v") == std::vector<float>(4, 0.0F));
+  CHECK(job.view().values("v") == std::vector<float>(4, 0.0F));
 }
 
 TEST_CASE("optimizers: staleness scaling divides the rate by the measured staleness plus one") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    JobConfig config = settings(2, Mode::kAsync);
-    config.layout = layout;
-    config.optimizer.lr = 1.0F;
-    config.optimizer.lr_staleness = true;
-    Server server(config);
-    Worker first(options(config)), second(options(config));
+    Job job({.workers = 2, .layout = layout, .lr = 1.0F, .lr_staleness = true});
+    Worker first = job.join(), second = job.join();
     const Variable a = first.variable(vector_of(4, UpdateRule::kSgd), zero);
     const Variable b = second.variable(vector_of(4, UpdateRule::kSgd), zero);
     const std::vector<float> nothing(4, 0.0F), one(4, 1.0F);
@@ -234,28 +220,25 @@ TEST_CASE("optimizers: staleness scaling divides the rate by the measured stalen
     CHECK(out[0] == -1.0F);
     for (int i = 0; i < 3; ++i) second.push(b, nothing);
     first.push(a, one);
-    CHECK(JobView(config.job).values("v")[3] == -1.25F);
+    CHECK(job.view().values("v")[3] == -1.25F);
     first.push(a, one);  // one's own push does not count as staleness
-    CHECK(JobView(config.job).values("v")[3] == -1.5F);
+    CHECK(job.view().values("v")[3] == -1.5F);
     CHECK(first.staleness().max == 3);
     first.pull(a, out);
     first.push(a, one);
-    CHECK(JobView(config.job).values("v")[3] == -2.5F);
+    CHECK(job.view().values("v")[3] == -2.5F);
   }
 }
 
 TEST_CASE("optimizers: in-place variables support every rule, but no average") {
   for (const UpdateRule rule : kOptimizers) {
     CAPTURE(std::string(to_string(rule)));
-    JobConfig job = settings(1, Mode::kAsync);
-    job.layout = Layout::kInplace;
-    job.optimizer.rule = rule;
+    JobConfig job = config_of({.layout = Layout::kInplace, .rule = rule});
     CHECK_NOTHROW(check(job));
     job.optimizer.ema = 0.5F;
     CHECK_THROWS_AS(check(job), Error);
   }
-  JobConfig averaging = settings(1, Mode::kAsync);
-  averaging.optimizer.ema = 0.5F;
+  JobConfig averaging = config_of({.ema = 0.5F});
   Server other(averaging);
   Worker second(options(averaging));
   VariableSpec spec{.name = "v", .shape = {4}, .rule = UpdateRule::kSgd, .layout = Layout::kInplace};
@@ -264,22 +247,20 @@ TEST_CASE("optimizers: in-place variables support every rule, but no average") {
 
 TEST_CASE("live: a changed learning rate and clipping apply from the next step on") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobConfig config = settings(1, mode);
-    config.optimizer.lr = 1.0F;
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.mode = mode, .lr = 1.0F});
+    Worker worker = job.join();
     const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
     const float four = 4.0F;
     worker.push(variable, {&four, 1});
     worker.step();
-    JobControl(config.job).change([](LiveSettings& settings) {
+    JobControl(job.name.text()).change([](LiveSettings& settings) {
       settings.lr = 0.5F;
       settings.clip_norm = 1;
     });
     worker.step();
     worker.push(variable, {&four, 1});
     worker.step();
-    CHECK(JobView(config.job).values("v")[0] == -4.5F);
+    CHECK(job.view().values("v")[0] == -4.5F);
   }
 }
 
@@ -302,11 +283,8 @@ TEST_CASE("live: a changed momentum applies from the next step on, in every mode
       if (kind.layout == Layout::kInplace && !test::works_in_place(rule)) continue;
       CAPTURE(std::string(to_string(rule)));
       CAPTURE(&kind - kinds);
-      JobConfig config = settings(1, kind.mode);
-      config.reduce = kind.reduce;
-      config.layout = kind.layout;
-      config.optimizer.rule = rule;
-      config.optimizer.lr = 1.0F;
+      JobConfig config =
+          config_of({.mode = kind.mode, .reduce = kind.reduce, .layout = kind.layout, .rule = rule, .lr = 1.0F});
       config.optimizer.momentum = config.optimizer.beta1 = 0.5F;
       Server server(config);
       Worker worker(options(config));
@@ -360,13 +338,13 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       CAPTURE(std::string(to_string(rule)));
       CAPTURE(std::string(to_string(kind.mode)));
       CAPTURE(std::string(to_string(kind.layout)));
-      JobConfig config = settings(1, kind.mode);
-      config.reduce = kind.reduce;
-      config.layout = kind.layout;
-      config.optimizer.rule = rule;
-      config.optimizer.lr = 0.25F;
-      config.optimizer.l2 = 0.5F;
-      config.optimizer.weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F;
+      JobConfig config = config_of({.mode = kind.mode,
+                                    .reduce = kind.reduce,
+                                    .layout = kind.layout,
+                                    .rule = rule,
+                                    .lr = 0.25F,
+                                    .l2 = 0.5F,
+                                    .weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F});
       JobConfig same = config;  // with a rate and decay that give the same by themselves
       same.optimizer.lr = 0.125F;
       same.optimizer.l2 = 1.0F;
@@ -407,19 +385,18 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
       if (mode == Mode::kSync && layout == Layout::kInplace) continue;  // there are none
       CAPTURE(std::string(to_string(mode)));
       CAPTURE(std::string(to_string(layout)));
-      JobConfig config = settings(2, mode);
-      config.layout = layout;
-      config.ps_tasks = 2;
-      config.placement = Placement::kPartition;
-      config.optimizer.rule = UpdateRule::kSgd;
-      config.optimizer.lr = 0.5F;
-      config.optimizer.l2 = 0.25F;
-      Server server(config);
-      Worker first(options(config)), second(options(config));
+      Job job({.workers = 2,
+               .mode = mode,
+               .layout = layout,
+               .lr = 0.5F,
+               .l2 = 0.25F,
+               .ps_tasks = 2,
+               .placement = Placement::kPartition});
+      Worker first = job.join(), second = job.join();
       const VariableSpec spec{.name = "v", .shape = {4096}, .regularize = 0, .lr_scale = 1};
       Variable of_first = first.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
       Variable of_second = second.variable(spec, zero);
-      REQUIRE(JobView(config.job).variables()[0].parts.size() > 1);
+      REQUIRE(job.view().variables()[0].parts.size() > 1);
       const std::vector<float> ones(4096, 1.0F);
       // One push by each in async mode; their mean in sync mode, which is the same gradient.
       const auto step = [&] {
@@ -427,14 +404,14 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
         if (mode == Mode::kSync) first.push(of_first, ones);
         first.step();
       };
-      const auto value = [&] { return JobView(config.job).values("v"); };
+      const auto value = [&] { return job.view().values("v"); };
       step();
       CHECK(value() == std::vector<float>(4096, 1.5F));  // 2 - .5 * 1
       first.set_factors(of_first, 0.25F, 2);
       step();
       CHECK(value() == std::vector<float>(4096, 1.5F - 0.125F * (1 + 0.5F * 1.5F)));
-      CHECK(JobView(config.job).variables()[0].lr_scale == 0.25F);
-      CHECK(JobView(config.job).variables()[0].regularize == 2.0F);
+      CHECK(job.view().variables()[0].lr_scale == 0.25F);
+      CHECK(job.view().variables()[0].regularize == 2.0F);
       CHECK((of_second.lr_scale() == 0.25F && of_second.regularize() == 2.0F));
       // A later worker declares the variable as the others have.
       of_second = second.variable(spec, zero);
@@ -446,9 +423,8 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
 }
 
 TEST_CASE("optimizers: factors that no update can use are refused, and the old ones remain") {
-  JobConfig config = settings(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {4}, .lr_scale = 2}, zero);
   const Variable sum = worker.variable({.name = "sum", .shape = {4}, .rule = UpdateRule::kAdd}, zero);
   const Variable ftrl = worker.variable({.name = "ftrl", .shape = {4}, .rule = UpdateRule::kFtrl}, zero);
@@ -458,11 +434,11 @@ TEST_CASE("optimizers: factors that no update can use are refused, and the old o
   }
   CHECK_THROWS_WITH_AS(worker.set_factors(sum, 1, 1), doctest::Contains("whose factors are fixed"), Error);
   CHECK_THROWS_WITH_AS(worker.set_factors(ftrl, 1, 1), doctest::Contains("whose factors are fixed"), Error);
-  CHECK(JobView(config.job).variables()[0].lr_scale == 2.0F);
+  CHECK(job.view().variables()[0].lr_scale == 2.0F);
 }
 
 TEST_CASE("optimizers: a factor of a variable's settings that is no non-negative number is refused") {
-  JobConfig config = settings(1, Mode::kAsync);
+  JobConfig config = config_of();
   Server server(config);
   Worker worker(options(config));
   for (const float factor : {-1.0F, std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {

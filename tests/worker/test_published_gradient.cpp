@@ -2,48 +2,38 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
 
 namespace {
 
-JobConfig two_in_sync(Reduce reduce = Reduce::kOrdered) {
-  JobConfig config = settings(2, Mode::kSync);
-  config.reduce = reduce;
-  return config;
-}
-
 const std::vector<float> kOnes(3, 1.0F), kTens(3, 10.0F);
 
 std::vector<float> values(const JobConfig& config) { return JobView(config.job).values("v"); }
 
 // Rank 0 has pushed ones and arrived, and its step() has thrown. Rank 1 has not arrived yet.
-struct Interruption {
-  JobConfig config;
-  Server server{config};
+struct Interruption : Job {
   std::atomic<bool> stop{false};
-  Worker first{stoppable()}, second{options(config, 1)};
+  Worker first{stoppable()}, second = join(1);
   Variable of_first = first.variable(vector_of(3), zero), of_second = second.variable(vector_of(3), zero);
 
-  explicit Interruption(JobConfig given = two_in_sync()) : config(std::move(given)) {
+  explicit Interruption(Reduce reduce = Reduce::kOrdered) : Job({.workers = 2, .mode = Mode::kSync, .reduce = reduce}) {
     first.push(of_first, kOnes);
     stop = true;
     CHECK_THROWS_AS(first.step(), Interrupted);
     stop = false;
   }
   WorkerOptions stoppable() {
-    WorkerOptions given = options(config, 0);
+    WorkerOptions given = options(0);
     given.stop_requested = [this] { return stop.load(); };
     return given;
   }
@@ -53,7 +43,7 @@ struct Interruption {
 
 TEST_CASE("published gradient: a push after a step() that threw is refused and changes nothing") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    Interruption job(two_in_sync(reduce));
+    Interruption job(reduce);
     CHECK_THROWS_WITH_AS(job.first.push(job.of_first, kOnes), doctest::Contains("call step() again"), Error);
     job.second.push(job.of_second, kTens);
     std::thread other([&] { job.second.step(); });
@@ -96,7 +86,7 @@ TEST_CASE("published gradient: a worker that leaves hands it over to the step (b
 }
 
 TEST_CASE("published gradient: a successor that joins before the step is over keeps it (barrier.B4)") {
-  const JobConfig config = two_in_sync();
+  const JobConfig config = config_of({.workers = 2, .mode = Mode::kSync});
   const JobName name(config.job);
   Server server(config);
   shm::AttachOutcome outcome;

@@ -12,8 +12,8 @@
 #include "ps_shm/server.hpp"
 #include "shm/segment/directory.hpp"
 #include "shm/steps/barrier.hpp"
+#include "support/job.hpp"
 #include "support/sanitizers.hpp"
-#include "support/worker_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -21,14 +21,6 @@ using namespace ps_shm::test;
 namespace {
 
 constexpr std::uint64_t kElements = 600;  // three chunks
-
-JobConfig config_of(std::uint32_t workers, Mode mode, Layout layout = Layout::kVersioned) {
-  JobConfig config = settings(workers, mode);
-  config.chunk_bytes = 1024;
-  config.layout = layout;
-  config.optimizer.rule = UpdateRule::kAdd;
-  return config;
-}
 
 shm::JobSegments attach(const JobConfig& config) {
   shm::AttachOutcome outcome;
@@ -73,9 +65,8 @@ const std::string kStopped = "is stopped in the middle of a push; continue or en
 
 TEST_CASE("several variables are pulled in their current state, with the step that it belongs to") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    const JobConfig config = config_of(1, mode);
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+    Worker worker = job.join();
     Several all(worker, 3);
     CHECK(worker.pull_all(all.variables, all.outs) == 0);
     CHECK(all.values[2] == std::vector<float>(kElements, 0.0F));
@@ -88,9 +79,8 @@ TEST_CASE("several variables are pulled in their current state, with the step th
 }
 
 TEST_CASE("others' pushes since a pull of several variables count as staleness") {
-  const JobConfig config = config_of(2, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config)), other(options(config));
+  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join(), other = job.join();
   Several mine(worker, 2), theirs(other, 2);
   worker.pull_all(mine.variables, mine.outs);
   other.push(theirs.variables, theirs.ones);
@@ -107,15 +97,15 @@ TEST_CASE("a pull of several variables never sees part of a push or step, whethe
     const bool pauses = way.second;
     CAPTURE(to_string(mode));
     CAPTURE(pauses);
-    JobConfig config = config_of(3, mode);
-    if (mode == Mode::kSync) config.quorum = 2;  // so that steps continue during the pulls
-    Server server(config);
+    JobSettings settings{.workers = 3, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd};
+    if (mode == Mode::kSync) settings.quorum = 2;  // so that steps continue during the pulls
+    Job job(settings);
     std::atomic<bool> is_over{false};
     std::atomic<int> begun{0};
     std::vector<std::thread> pushers;
     for (std::uint32_t rank = 1; rank < 3; ++rank)
       pushers.emplace_back([&, rank, pauses = pauses] {
-        Worker worker(options(config, rank));
+        Worker worker = job.join(rank);
         Several all(worker, 4);
         if (mode == Mode::kAsync) all.add_scalar(worker);
         for (++begun; !is_over;) {
@@ -126,7 +116,7 @@ TEST_CASE("a pull of several variables never sees part of a push or step, whethe
         }
       });
     {
-      Worker worker(options(config, 0));
+      Worker worker = job.join(0);
       Several all(worker, 4);
       if (mode == Mode::kAsync) all.add_scalar(worker);
       worker.step();  // the first one waits for all workers
@@ -145,14 +135,13 @@ TEST_CASE("a pull of several variables never sees part of a push or step, whethe
 }
 
 TEST_CASE("a pull of several variables is of one moment, even if each push is to a single chunk") {
-  const JobConfig config = config_of(2, Mode::kAsync);
-  Server server(config);
+  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
   std::atomic<bool> is_over{false}, has_begun{false};
   const auto declare = [](Worker& worker, const char* name, std::uint64_t elements = 1) {
     return worker.variable({.name = name, .shape = {elements}}, zero);
   };
   std::thread pusher([&] {
-    Worker worker(options(config, 1));
+    Worker worker = job.join(1);
     const Variable first = declare(worker, "first"), second = declare(worker, "second");
     for (has_begun = true; !is_over;)
       for (const Variable& one : {first, second}) {
@@ -160,7 +149,7 @@ TEST_CASE("a pull of several variables is of one moment, even if each push is to
         for (int spin = 0; spin < 400; ++spin) shm::spin_pause();
       }
   });
-  Worker worker(options(config, 0));
+  Worker worker = job.join(0);
   const std::vector<Variable> all = {declare(worker, "first"), declare(worker, "between", 20'000),
                                      declare(worker, "second")};  // the copies of the two are some microseconds apart
   while (!has_begun) std::this_thread::yield();
@@ -178,7 +167,7 @@ TEST_CASE("a pull of several variables is of one moment, even if each push is to
 }
 
 TEST_CASE("a pull waits for a live worker inside a push and then names it, a dead one is not waited for") {
-  const JobConfig config = config_of(2, Mode::kAsync);
+  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
   Server server(config);
   Worker worker(options(config, 0));
   Several all(worker, 3);
@@ -200,7 +189,7 @@ TEST_CASE("a pull waits for a live worker inside a push and then names it, a dea
 }
 
 TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
-  const JobConfig config = config_of(1, Mode::kSync);
+  const JobConfig config = config_of({.mode = Mode::kSync, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
   Server server(config);
   Worker worker(options(config, 0));
   Several all(worker, 3);
@@ -214,9 +203,8 @@ TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
 }
 
 TEST_CASE("in place, a variable of one element is one word; larger ones are refused") {
-  const JobConfig config = config_of(2, Mode::kAsync, Layout::kInplace);
-  Server server(config);
-  Worker worker(options(config)), other(options(config));
+  Job job({.workers = 2, .layout = Layout::kInplace, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join(), other = job.join();
   const Variable count = worker.variable({.name = "count", .shape = {}}, zero), theirs = other.variable("count");
   const Variable table = worker.variable({.name = "table", .shape = {2}}, zero);
   other.push(theirs, 2.0F);
@@ -239,9 +227,8 @@ TEST_CASE("in place, a variable of one element is one word; larger ones are refu
 }
 
 TEST_CASE("output spans that do not fit are an error") {
-  const JobConfig config = config_of(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join();
   Several all(worker, 2);
   Versions since;
   CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, std::span(all.outs).first(1)),
@@ -252,7 +239,7 @@ TEST_CASE("output spans that do not fit are an error") {
 }
 
 TEST_CASE("only chunks that have changed are copied again") {
-  const JobConfig config = config_of(1, Mode::kAsync);
+  const JobConfig config = config_of({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
   Server server(config);
   Worker worker(options(config));
   Several all(worker, 1);
@@ -279,9 +266,8 @@ TEST_CASE("only chunks that have changed are copied again") {
 }
 
 TEST_CASE("the versions that an assignment returns stand for the values that it assigned") {
-  const JobConfig config = config_of(2, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config)), other(options(config));
+  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join(), other = job.join();
   Several all(worker, 1), theirs(other, 1);
   std::vector<float> values(kElements, 4.0F);
   Versions since = worker.assign(all.variables[0], values);
@@ -296,9 +282,8 @@ TEST_CASE("the versions that an assignment returns stand for the values that it 
 }
 
 TEST_CASE("a push that copies back leaves to the pull behind it what others have changed") {
-  const JobConfig config = config_of(2, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config)), other(options(config));
+  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join(), other = job.join();
   Several all(worker, 2), theirs(other, 2);
   std::vector<Versions> since(2);
   worker.push(all.variables, all.ones, all.outs, since);
@@ -322,10 +307,8 @@ TEST_CASE("a push that copies back is completed by a pull in every mode") {
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (reduce == Reduce::kAtomic && mode != Mode::kSync) continue;
       CAPTURE(std::string(to_string(mode)));
-      JobConfig config = config_of(1, mode);
-      config.reduce = reduce;
-      Server server(config);
-      Worker worker(options(config));
+      Job job({.mode = mode, .reduce = reduce, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+      Worker worker = job.join();
       Several all(worker, 2);
       if (mode != Mode::kSync) all.add_scalar(worker);
       std::vector<Versions> since(all.variables.size());
@@ -341,9 +324,8 @@ TEST_CASE("a push that copies back is completed by a pull in every mode") {
 }
 
 TEST_CASE("a push that copies back needs a buffer of its size and versions for each variable, and chunks") {
-  const JobConfig config = config_of(1, Mode::kAsync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Worker worker = job.join();
   Several all(worker, 2);
   std::vector<Versions> since(2);
   const std::vector<std::span<float>> short_one = {all.outs[0], all.outs[1].first(5)};

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <random>
 #include <vector>
 
@@ -128,7 +127,7 @@ TEST_CASE("rows: a joining process finds no damage in a table of any rule") {
     if (!test::works_in_place(rule)) continue;
     CAPTURE(std::string(to_string(rule)));
     RowsJob job(row_config(rule), {100, 3});
-    Worker second(test::quiet_options(job.config));
+    Worker second(test::options(job.config));
     CHECK(JobView(job.config.job).variables().front().rule == rule);
     CHECK(second.config().optimizer.rule == rule);
   }
@@ -292,7 +291,7 @@ TEST_CASE("rows: rows longer than a block, and pushes that several threads share
   JobConfig config = row_config(UpdateRule::kAdd);
   config.threads = 3;
   for (const std::uint64_t width : {5000, 64}) {
-    RowsJob job(config, {500, width}, 3);
+    RowsJob job(config, {500, width});
     std::vector<float> ones(500 * width, 1.0F);
     for (int push = 0; push < 3; ++push) job.push(ids_of_all(500), ones);
     const std::vector<float> all = job.pull(ids_of_all(500));
@@ -305,7 +304,7 @@ TEST_CASE("rows: if a row is assigned many times at once the last value wins, fo
   constexpr std::size_t kTimes = 100'000, kWidth = 16;
   JobConfig config = row_config(UpdateRule::kSgd);
   config.threads = 3;
-  RowsJob job(config, {10, kWidth}, 3);
+  RowsJob job(config, {10, kWidth});
   const std::vector<std::uint32_t> ids(kTimes, 7);
   std::vector<float> values(kTimes * kWidth);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = float(i / kWidth);
@@ -405,7 +404,7 @@ TEST_CASE("rows: operations without a meaning in place are refused with a hint")
     config.optimizer.schedule = Schedule::parse(schedule);
     config.layout = Layout::kVersioned;
     Server server(config);
-    Worker worker(test::quiet_options(config));
+    Worker worker(test::options(config));
     CHECK_THROWS_WITH_AS(
         worker.variable({.name = "t", .shape = {4}, .layout = Layout::kInplace}, zero),
         "variable 't' is in-place, and ftrl computes its values from the learning rate; use `lr-schedule` "
@@ -415,7 +414,7 @@ TEST_CASE("rows: operations without a meaning in place are refused with a hint")
   {
     JobConfig config = row_config(UpdateRule::kRowwiseAdagrad);
     Server server(config);
-    Worker worker(test::quiet_options(config));
+    Worker worker(test::options(config));
     CHECK_THROWS_WITH_AS(worker.variable({.name = "t", .shape = {4}, .layout = Layout::kVersioned}, zero),
                          "variable 't' is versioned, but rowwise_adagrad keeps state for each row; use layout inplace",
                          Error);

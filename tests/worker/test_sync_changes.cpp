@@ -2,14 +2,13 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/server.hpp"
-#include "support/worker_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -17,15 +16,6 @@ using namespace ps_shm::test;
 namespace {
 
 constexpr std::uint64_t kElements = 1000;  // four chunks
-
-JobConfig sync_config(std::uint32_t workers, Reduce reduce) {
-  JobConfig config = settings(workers, Mode::kSync);
-  config.reduce = reduce;
-  config.chunk_bytes = 1024;
-  config.optimizer.rule = UpdateRule::kSgd;
-  config.optimizer.lr = 0.5F;
-  return config;
-}
 
 std::vector<float> all(float value) { return std::vector<float>(kElements, value); }
 
@@ -65,12 +55,18 @@ TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then a
       worker.add(v, all(1));
     };
     const Part nothing = [](Worker&, const Variable&) {};
-    CHECK(run(sync_config(3, reduce), {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
-    CHECK(run(sync_config(3, reduce), {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
-    CHECK(run(sync_config(4, reduce), {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
-    CHECK(run(sync_config(2, reduce), {nothing, add_twice}, 3) == all(3 * 1.25F));
-    CHECK(run(sync_config(2, reduce), {push_two, push_four}, 2) == all(-3));
-    JobConfig decaying = sync_config(3, reduce);
+    CHECK(run(config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
+              {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
+    CHECK(run(config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
+              {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
+    CHECK(run(config_of({.workers = 4, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
+              {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
+    CHECK(run(config_of({.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
+              {nothing, add_twice}, 3) == all(3 * 1.25F));
+    CHECK(run(config_of({.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
+              {push_two, push_four}, 2) == all(-3));
+    JobConfig decaying =
+        config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
     decaying.optimizer.l2 = 0.5F;  // so that the order matters
     CHECK(run(decaying, {add_twice, push_two, assign_ten}) == all(10 - 0.5F * (2 + 5) + 1.25F));
   }
@@ -78,9 +74,13 @@ TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then a
 
 TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a reset stays in effect") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    JobConfig config = sync_config(2, reduce);
-    config.optimizer.rule = UpdateRule::kMomentum;
-    config.optimizer.momentum = 0.5F;
+    JobConfig config = config_of({.workers = 2,
+                                  .mode = Mode::kSync,
+                                  .reduce = reduce,
+                                  .chunk_bytes = 1024,
+                                  .rule = UpdateRule::kMomentum,
+                                  .lr = 0.5F,
+                                  .momentum = 0.5F});
     int step = 0;
     const Part assigns = [&](Worker& worker, const Variable& v) {
       if (step++ == 0) return worker.push(v, all(2));
@@ -96,9 +96,8 @@ TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a r
 TEST_CASE("two kinds of contribution by a worker to one variable in a step are an error, and the step continues") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    const JobConfig config = sync_config(1, reduce);
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
+    Worker worker = job.join();
     const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
     const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
     worker.add(v, all(1));
@@ -121,14 +120,13 @@ TEST_CASE("two kinds of contribution by a worker to one variable in a step are a
 }
 
 TEST_CASE("additions count in no gradient's norm, even if the limit came after the push") {
-  const JobConfig config = sync_config(1, Reduce::kOrdered);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .lr = 0.5F});
+  Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
   worker.add(v, all(100));
   worker.push(w, 4.0F);
-  JobControl(config.job).change([](LiveSettings& live) { live.clip_norm = 1.0F; });
+  JobControl(job.name.text()).change([](LiveSettings& live) { live.clip_norm = 1.0F; });
   worker.step();
   CHECK(worker.pull(w) == -0.5F);
   worker.add(v, all(100));
@@ -141,9 +139,8 @@ TEST_CASE("additions count in no gradient's norm, even if the limit came after t
 }
 
 TEST_CASE("an assignment is the same if its values already lie in the worker's gradient memory") {
-  const JobConfig config = sync_config(1, Reduce::kOrdered);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .lr = 0.5F});
+  Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const std::span<float> room = worker.gradient(v);
   std::fill(room.begin(), room.end(), 3.0F);
@@ -159,10 +156,14 @@ TEST_CASE("an assignment is the same if its values already lie in the worker's g
 
 TEST_CASE("the bits of a step do not depend on which worker applies it") {
   std::vector<std::vector<float>> found;
-  for (int again = 0; again < 4; ++again) {
-    JobConfig config = sync_config(3, Reduce::kOrdered);
-    config.optimizer.rule = UpdateRule::kAdam;
-    config.threads = again % 2 + 1;
+  for (std::uint32_t again = 0; again < 4; ++again) {
+    JobConfig config = config_of({.workers = 3,
+                                  .threads = again % 2 + 1,
+                                  .mode = Mode::kSync,
+                                  .reduce = Reduce::kOrdered,
+                                  .chunk_bytes = 1024,
+                                  .rule = UpdateRule::kAdam,
+                                  .lr = 0.5F});
     const auto numbers = [](float by) {
       std::vector<float> values(kElements);
       for (std::size_t i = 0; i < kElements; ++i) values[i] = by / float(i + 3);
@@ -180,15 +181,14 @@ TEST_CASE("the bits of a step do not depend on which worker applies it") {
 TEST_CASE("what a predecessor of the rank had not published is discarded in its successor's step") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    const JobConfig config = sync_config(1, reduce);
-    Server server(config);
+    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
     {
-      Worker first(options(config, 0));
+      Worker first = job.join(0);
       const Variable v = first.variable({.name = "v", .shape = {kElements}}, zero);
       first.step();
       first.add(v, all(1));
     }
-    Worker second(options(config, 0));
+    Worker second = job.join(0);
     const Variable v = second.variable("v");
     second.push(v, all(0));
     second.step();

@@ -17,40 +17,18 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "support/job.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 
 using namespace ps_shm;
-using test::kSecond, test::kSlice, test::ManualClock;
+using namespace ps_shm::test;
 
-namespace {
-
-JobConfig settings(std::uint32_t workers, Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned) {
-  static int number = 0;
-  JobConfig config;
-  config.job = "test-" + std::to_string(getpid()) + "-" + std::to_string(number++);
-  config.workers = workers;
-  config.mode = mode;
-  config.layout = layout;
-  return config;
-}
-
-WorkerOptions options(const JobConfig& config) {
-  return {.job = config.job, .rank = {}, .stop_requested = {}, .log = [](const std::string&) {}};
-}
-
-void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
-
-VariableSpec vector_of(std::uint64_t elements, UpdateRule rule = UpdateRule::kAdd) {
-  return {.name = "v", .shape = {elements}, .rule = rule, .layout = {}};
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("pull gives back the initial values, whatever the size") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   for (const std::uint64_t size : {1, 2, 100, 4079, 4080, 4081, 100'003}) {
     const Variable variable =
         worker.variable({.name = "v" + std::to_string(size), .shape = {size}, .layout = {}}, [](std::span<float> out) {
@@ -64,9 +42,8 @@ TEST_CASE("pull gives back the initial values, whatever the size") {
 }
 
 TEST_CASE("a scalar is a variable without axes") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   const Variable variable = worker.variable({.name = "s", .shape = {}, .rule = UpdateRule::kAdd, .layout = {}}, zero);
   const float two = 2.0F;
   worker.push(variable, {&two, 1});
@@ -76,8 +53,7 @@ TEST_CASE("a scalar is a variable without axes") {
 }
 
 TEST_CASE("SGD moves against the gradient at the job's rate") {
-  JobConfig config = settings(1);
-  config.optimizer.lr = 0.5F;
+  JobConfig config = config_of({.lr = 0.5F});
   Server server(config);
   Worker worker(options(config));
   const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
@@ -89,10 +65,9 @@ TEST_CASE("SGD moves against the gradient at the job's rate") {
 }
 
 TEST_CASE("moved objects continue to work, and their values are there as bytes and in the inspector") {
-  const JobConfig config = settings(1);
-  Server made(config);
-  Server server = std::move(made);
-  Worker worker(options(config));
+  Job job;
+  Server server = std::move(job.server);
+  Worker worker = job.join();
   const Variable scalar = worker.variable({.name = "s", .rule = UpdateRule::kAdd}, zero);
   const Variable vector = worker.variable(vector_of(3), zero);
   {
@@ -105,7 +80,7 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
   float out = 0;
   worker.pull(scalar, std::as_writable_bytes(std::span(&out, 1)));
   CHECK(out == 1);
-  const JobView view(config.job);
+  const JobView view = job.view();
   CHECK(view.values("v") == std::vector<float>{1, 2, 3});
   CHECK_THROWS_WITH_AS(view.slot("v", "m"), doctest::Contains("variable 'v' has no slot 'm' of elements; it has none"),
                        Error);
@@ -113,11 +88,8 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
 }
 
 TEST_CASE("the schedule lowers the rate with the global step") {
-  JobConfig config = settings(1);
-  config.optimizer.lr = 1.0F;
-  config.optimizer.schedule = Schedule::parse("exp:0.5:1");
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.lr = 1.0F, .schedule = Schedule::parse("exp:0.5:1")});
+  Worker worker = job.join();
   const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
   const float one = 1.0F;
   float out = 0;
@@ -136,12 +108,11 @@ TEST_CASE("pushes of several workers are all applied") {
     const Layout layout = way.second;
     CAPTURE(to_string(mode));
     CAPTURE(to_string(layout));
-    const JobConfig config = settings(3, mode, layout);
-    Server server(config);
+    Job job({.workers = 3, .mode = mode, .layout = layout});
     std::vector<std::thread> threads;
     for (int number = 0; number < 3; ++number)
       threads.emplace_back([&] {
-        Worker worker(options(config));
+        Worker worker = job.join();
         const Variable variable = worker.variable(vector_of(20'000), zero);
         const std::vector<float> ones(20'000, 1.0F);
         for (int step = 0; step < 100; ++step) {
@@ -150,16 +121,15 @@ TEST_CASE("pushes of several workers are all applied") {
         }
       });
     for (std::thread& thread : threads) thread.join();
-    CHECK(JobView(config.job).values("v") == std::vector<float>(20'000, 300.0F));
-    CHECK(server.global_step() == (mode == Mode::kSync ? 100 : 300));
+    CHECK(job.view().values("v") == std::vector<float>(20'000, 300.0F));
+    CHECK(job.server.global_step() == (mode == Mode::kSync ? 100 : 300));
   }
 }
 
 TEST_CASE("staleness counts the updates by others between pull and push, not one's own") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    const JobConfig config = settings(2, Mode::kAsync, layout);
-    Server server(config);
-    Worker first(options(config)), second(options(config));
+    Job job({.workers = 2, .layout = layout});
+    Worker first = job.join(), second = job.join();
     const Variable a = first.variable(vector_of(1), zero), b = second.variable(vector_of(1), zero);
     const float one = 1.0F;
     float out = 0;
@@ -174,9 +144,8 @@ TEST_CASE("staleness counts the updates by others between pull and push, not one
 }
 
 TEST_CASE("a view of an in-place variable shows pushes without a copy") {
-  const JobConfig config = settings(1, Mode::kAsync, Layout::kInplace);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.layout = Layout::kInplace});
+  Worker worker = job.join();
   const Variable variable = worker.variable(vector_of(100), zero);
   const std::span<const float> view = variable.view();
   worker.push(variable, std::vector<float>(100, 3.0F));
@@ -184,16 +153,14 @@ TEST_CASE("a view of an in-place variable shows pushes without a copy") {
 }
 
 TEST_CASE("a versioned variable has no view") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   CHECK_THROWS_AS(static_cast<void>(worker.variable(vector_of(4), zero).view()), Error);
 }
 
 TEST_CASE("a span of another size is refused") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   const Variable variable = worker.variable(vector_of(4), zero);
   std::vector<float> five(5);
   CHECK_THROWS_AS(worker.pull(variable, five), Error);
@@ -201,22 +168,20 @@ TEST_CASE("a span of another size is refused") {
 }
 
 TEST_CASE("a variable with a different declaration is refused") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  Worker worker(options(config));
+  Job job;
+  Worker worker = job.join();
   worker.variable(vector_of(4), zero);
   CHECK_THROWS_AS(worker.variable(vector_of(5), zero), Error);
   CHECK_THROWS_AS(worker.variable(vector_of(4, UpdateRule::kSgd), zero), Error);
 }
 
 TEST_CASE("the barrier lets nobody pass before all have arrived") {
-  const JobConfig config = settings(3);
-  Server server(config);
+  Job job({.workers = 3});
   std::atomic<int> arrived{0}, early{0};
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number)
     threads.emplace_back([&] {
-      Worker worker(options(config));
+      Worker worker = job.join();
       for (int round = 1; round <= 50; ++round) {
         ++arrived;
         worker.barrier();
@@ -229,16 +194,15 @@ TEST_CASE("the barrier lets nobody pass before all have arrived") {
 }
 
 TEST_CASE("waiting for the workers ends when the last one has joined, and reports how many are missing") {
-  const JobConfig config = settings(3);
-  Server server(config);
+  Job job({.workers = 3});
   std::string said;
   std::atomic<bool> was_said{false};
-  WorkerOptions given = options(config);
+  WorkerOptions given = job.options();
   given.log = [&](const std::string& line) {
     if (!was_said) said = line;
     was_said = true;
   };
-  Worker first(given), second(options(config));
+  Worker first(given), second(job.options());
   std::atomic<bool> is_over{false};
   std::thread waiter([&] {
     first.wait_for_workers();
@@ -246,18 +210,17 @@ TEST_CASE("waiting for the workers ends when the last one has joined, and report
   });
   CHECK(test::eventually([&] { return was_said.load(); }));
   CHECK(!is_over);
-  const Worker third(options(config));
+  const Worker third = job.join();
   waiter.join();
   CHECK(is_over);
   CHECK(said == "worker 0: waiting for 1 of 3 workers to join");
 }
 
 TEST_CASE("the worker of the lowest rank is the last one: it waits for the others to leave or die, and names them") {
-  const JobConfig config = settings(3);
-  Server server(config);
+  Job job({.workers = 3});
   std::string said;
   std::atomic<bool> was_said{false}, is_last{false};
-  WorkerOptions given = options(config);
+  WorkerOptions given = job.options();
   given.log = [&](const std::string& line) {
     if (!was_said) said = line;
     was_said = true;
@@ -265,19 +228,19 @@ TEST_CASE("the worker of the lowest rank is the last one: it waits for the other
   Worker first(given);
   const test::Bell joined;
   test::Child stopped([&] {
-    const Worker second(options(config));
+    const Worker second = job.join();
     joined.tell();
     test::sleep_forever();
     return 0;
   });
   REQUIRE(joined.hear());
   stopped.stop();
-  Worker third(options(config));
+  Worker third = job.join();
   CHECK(!third.wait_to_be_last());
   std::thread waiter([&] { is_last = first.wait_to_be_last(); });
   CHECK(test::eventually([&] { return was_said.load(); }));
   CHECK(said == "worker 0: waiting for ranks 1 (stopped), 2 to leave");
-  CHECK(JobView(config.job).workers().at(0).waiting_for == "the other workers to leave");
+  CHECK(job.view().workers().at(0).waiting_for == "the other workers to leave");
   third.leave();
   CHECK(!is_last);
   stopped.kill();
@@ -286,7 +249,7 @@ TEST_CASE("the worker of the lowest rank is the last one: it waits for the other
 }
 
 TEST_CASE("a wait to be the last one is woken by the last one to leave, and ends when its caller wants to stop") {
-  const JobConfig config = settings(2);
+  const JobConfig config = config_of({.workers = 2});
   ManualClock clock;  // the end of a sleep does not wake it
   Server server(config);
   WorkerOptions given = options(config);
@@ -307,9 +270,8 @@ TEST_CASE("a wait to be the last one is woken by the last one to leave, and ends
 }
 
 TEST_CASE("a wait ends when its caller wants to stop") {
-  const JobConfig config = settings(2);  // the second one never joins
-  Server server(config);
-  WorkerOptions given = options(config);
+  Job job({.workers = 2});  // the second one never joins
+  WorkerOptions given = job.options();
   std::atomic<bool> stop{false};
   given.stop_requested = [&] { return stop.load(); };
   Worker worker(given);
@@ -319,8 +281,7 @@ TEST_CASE("a wait ends when its caller wants to stop") {
 }
 
 TEST_CASE("a sync step continues after its time-out, names the worker it leaves out, and stops waiting for it") {
-  JobConfig config = settings(2, Mode::kSync);
-  config.step_timeout = Seconds(5);
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .step_timeout = Seconds(5)});
   ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   std::vector<std::string> said;
@@ -366,8 +327,7 @@ TEST_CASE("a sync step continues after its time-out, names the worker it leaves 
 }
 
 TEST_CASE("a barrier gives up after its time-out and names the workers that it waited for") {
-  JobConfig config = settings(2);
-  config.step_timeout = Seconds(10);
+  JobConfig config = config_of({.workers = 2, .step_timeout = Seconds(10)});
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   Worker first(options(config)), second(options(config));
@@ -377,8 +337,7 @@ TEST_CASE("a barrier gives up after its time-out and names the workers that it w
 }
 
 TEST_CASE("after a barrier that threw, the next call ends the barrier at which the worker has arrived") {
-  JobConfig config = settings(2);
-  config.step_timeout = Seconds(10);
+  JobConfig config = config_of({.workers = 2, .step_timeout = Seconds(10)});
   const ManualClock clock(ManualClock::Sleeps::kPass);
   Server server(config);
   bool stop = false;
@@ -406,42 +365,38 @@ TEST_CASE("after a barrier that threw, the next call ends the barrier at which t
 }
 
 TEST_CASE("a second push in one sync step is added to the first") {
-  const JobConfig config = settings(1, Mode::kSync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync});
+  Worker worker = job.join();
   const Variable variable = worker.variable(vector_of(3), zero);
   const std::vector<float> ones(3, 1.0F);
   worker.push(variable, ones);
   worker.push(variable, ones);
   worker.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 2.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3, 2.0F));
 }
 
 TEST_CASE("a sync step applies what was pushed and does not change the other variables") {
-  const JobConfig config = settings(1, Mode::kSync);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.mode = Mode::kSync});
+  Worker worker = job.join();
   const Variable pushed = worker.variable(vector_of(3), zero);
   worker.variable({.name = "other", .shape = {3}, .rule = UpdateRule::kAdd, .layout = {}}, zero);
   worker.push(pushed, std::vector<float>(3, 1.0F));
   worker.step();
   worker.step();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(3, 1.0F));
-  CHECK(JobView(config.job).values("other") == std::vector<float>(3, 0.0F));
+  CHECK(job.view().values("v") == std::vector<float>(3, 1.0F));
+  CHECK(job.view().values("other") == std::vector<float>(3, 0.0F));
   CHECK(worker.global_step() == 2);
 }
 
 TEST_CASE("an impossible rank is refused") {
-  const JobConfig config = settings(1);
-  Server server(config);
-  WorkerOptions beyond = options(config);
+  Job job;
+  WorkerOptions beyond = job.options();
   beyond.rank = 4'000'000'000;
   CHECK_THROWS_WITH_AS(Worker{beyond}, doctest::Contains("rank 4000000000 is out of range: ranks are 0 to "), Error);
 }
 
 TEST_CASE("a worker of a job that is over is told so") {
-  JobConfig config = settings(1);
-  config.steps = 2;
+  JobConfig config = config_of({.steps = 2});
   Server server(config);
   {
     Worker worker(options(config));
@@ -454,7 +409,7 @@ TEST_CASE("a worker of a job that is over is told so") {
 }
 
 TEST_CASE("a forked child that exits normally does not affect its parent's worker and job") {
-  const JobConfig config = settings(1);
+  const JobConfig config = config_of();
   auto server = std::make_unique<Server>(config);
   auto worker = std::make_unique<Worker>(options(config));
   const Variable variable = worker->variable(vector_of(4), zero);
@@ -475,7 +430,7 @@ TEST_CASE("a forked child that exits normally does not affect its parent's worke
 
 TEST_CASE("invalid settings are refused") {
   const auto broken = [](auto change) {
-    JobConfig config = settings(1);
+    JobConfig config = config_of();
     change(config);
     CHECK_THROWS_AS(check(config), Error);
   };

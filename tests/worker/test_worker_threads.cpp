@@ -14,12 +14,13 @@
 #include "shm/slots/recovery.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "support/conservation.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
 #include "support/single_writer_job.hpp"
-#include "support/worker_job.hpp"
+#include "support/test_job.hpp"
 
 using namespace ps_shm;
-using test::options, test::settings, test::vector_of, test::zero;
+using namespace ps_shm::test;
 
 namespace {
 
@@ -44,15 +45,12 @@ Chunks chunks_of(const std::string& job) {
 TEST_CASE("threads: the free lists of a killed worker's threads are recovered, and no buffer is lost") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(to_string(reduce));
-    JobConfig config = settings(1, reduce == Reduce::kAtomic ? Mode::kSync : Mode::kAsync);
-    config.reduce = reduce;
-    config.threads = 4;
-    Server server(config);
+    Job job({.threads = 4, .mode = reduce == Reduce::kAtomic ? Mode::kSync : Mode::kAsync, .reduce = reduce});
     std::minstd_rand random(1);
     for (int round = 0; round < 15; ++round) {
       const test::Bell ready;
       test::Child child([&] {
-        Worker worker(options(config, 0, 4));
+        Worker worker = job.join(0, 4);
         const Variable variable = worker.variable(vector_of(400'000), zero);
         const std::vector<float> ones(400'000, 1.0F);
         worker.push(variable, ones);
@@ -64,19 +62,18 @@ TEST_CASE("threads: the free lists of a killed worker's threads are recovered, a
         return 0;
       });
       REQUIRE(ready.hear());
-      const Chunks before = chunks_of(config.job);
+      const Chunks before = chunks_of(job.name.text());
       const std::uint64_t more = random() % (3 * before.count);
-      while (chunks_of(config.job).applied < before.applied + more) shm::spin_pause();
+      while (chunks_of(job.name.text()).applied < before.applied + more) shm::spin_pause();
       child.kill();
-      { const Worker successor(options(config, 0)); }
-      CHECK(test::is_conserved(config.job));
+      { const Worker successor = job.join(0); }
+      CHECK(test::is_conserved(job.name.text()));
     }
   }
 }
 
 TEST_CASE("threads: what each thread of a dead rank had in flight is recovered, before and after its swap") {
-  JobConfig config = test::with_small_chunks();
-  config.threads = 3;
+  JobConfig config = config_of({.threads = 3, .chunk_bytes = 1024});
   for (std::uint32_t swapped = 0; swapped < 8; ++swapped) {
     CAPTURE(swapped);
     test::TestJob job(config);
@@ -117,12 +114,12 @@ TEST_CASE("threads: pulls, pushes and steps give the same values with any number
     std::vector<float> first;
     for (std::uint32_t threads = 1; threads <= 4; ++threads) {
       CAPTURE(threads);
-      JobConfig config = settings(1, kind.mode);
-      config.reduce = kind.reduce;
-      config.placement = kind.placement;
-      config.ps_tasks = 2;
-      config.layout = kind.layout;
-      config.threads = threads;
+      JobConfig config = config_of({.threads = threads,
+                                    .mode = kind.mode,
+                                    .reduce = kind.reduce,
+                                    .layout = kind.layout,
+                                    .ps_tasks = 2,
+                                    .placement = kind.placement});
       const UpdateRule rule = kind.layout == Layout::kInplace ? UpdateRule::kSgd : UpdateRule::kMomentum;
       config.optimizer.rule = rule;
       Server server(config);
@@ -148,13 +145,11 @@ TEST_CASE("threads: pulls, pushes and steps give the same values with any number
 }
 
 TEST_CASE("threads: several workers with several threads each lose no push and no buffer") {
-  JobConfig config = settings(3, Mode::kAsync);
-  config.threads = 3;
-  Server server(config);
+  Job job({.workers = 3, .threads = 3});
   std::vector<std::thread> workers;
   for (std::uint32_t rank = 0; rank < 3; ++rank)
     workers.emplace_back([&, rank] {
-      Worker worker(options(config, rank, 1 + rank));
+      Worker worker = job.join(rank, 1 + rank);
       const Variable variable = worker.variable(vector_of(300'000), zero);
       const std::vector<float> ones(300'000, 1.0F);
       std::vector<float> out(300'000);
@@ -164,17 +159,14 @@ TEST_CASE("threads: several workers with several threads each lose no push and n
       }
     });
   for (std::thread& worker : workers) worker.join();
-  CHECK(JobView(config.job).values("v") == std::vector<float>(300'000, 60.0F));
-  CHECK(test::is_conserved(config.job));
+  CHECK(job.view().values("v") == std::vector<float>(300'000, 60.0F));
+  CHECK(test::is_conserved(job.name.text()));
 }
 
 TEST_CASE("threads: adds and assignments are divided up, and of values for one row the last ones win") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    JobConfig config = settings(1, Mode::kAsync);
-    config.threads = 4;
-    config.layout = layout;
-    Server server(config);
-    Worker worker(options(config, 0, 4));
+    Job job({.threads = 4, .layout = layout});
+    Worker worker = job.join(0, 4);
     constexpr std::size_t kElements = 400'000;
     const Variable variable = worker.variable(vector_of(kElements), zero);
     std::vector<float> given(kElements), out(kElements), sum(kElements);
@@ -200,8 +192,7 @@ TEST_CASE("threads: adds and assignments are divided up, and of values for one r
 }
 
 TEST_CASE("threads: more than the job allows is refused, naming the option") {
-  JobConfig config = settings(1, Mode::kAsync);
-  config.threads = 2;
+  JobConfig config = config_of({.threads = 2});
   Server server(config);
   CHECK_THROWS_WITH_AS(Worker(options(config, {}, 3)), doctest::Contains("`threads` 3"), Error);
   CHECK_NOTHROW(Worker(options(config, {}, 2)));
@@ -213,14 +204,12 @@ TEST_CASE("threads: a damaged chunk ends a worker's call with an Error, whicheve
     for (const std::uint32_t threads : {1U, 3U}) {
       CAPTURE(to_string(mode));
       CAPTURE(threads);
-      JobConfig config = settings(1, mode);
-      config.threads = threads;
-      Server server(config);
-      Worker worker(options(config, 0, threads));
+      Job job({.threads = threads, .mode = mode});
+      Worker worker = job.join(0, threads);
       std::vector<float> values(400'000);
       const Variable variable = worker.variable(vector_of(values.size()), zero);
       shm::AttachOutcome outcome;
-      auto segments = shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome);
+      auto segments = shm::JobSegments::try_attach(job.name.text(), shm::Access::kReadWrite, outcome);
       REQUIRE(segments);
       const shm::VariableShm& record = shm::Directory(*segments).at(0);
       auto* const words = reinterpret_cast<shm::PieceWordShm*>(segments->shard_data(0) + record.words_offset);

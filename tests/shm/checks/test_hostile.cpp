@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
-#include "ps_shm/job_view.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/segment/table_layout.hpp"
 #include "shm/segment/truncation.hpp"
@@ -165,13 +164,8 @@ std::vector<Alteration> alterations(const Bytes& bytes, std::size_t offset) {
 }
 
 JobConfig settings(Mode mode, Reduce reduce = Reduce::kOrdered) {
-  JobConfig config;
-  config.max_workers = 3;
-  config.mode = mode;
-  config.reduce = reduce;
-  config.step_timeout = Seconds(0.2);
-  config.optimizer.rule = UpdateRule::kMomentum;
-  return config;
+  return test::config_of(
+      {.max_workers = 3, .mode = mode, .reduce = reduce, .rule = UpdateRule::kMomentum, .step_timeout = Seconds(0.2)});
 }
 
 JobConfig partitioned() {

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -18,17 +17,10 @@ using test::TestJob;
 
 namespace {
 
-JobConfig sync_of_two() {
-  JobConfig config = test::with_small_chunks();
-  config.workers = config.max_workers = 2;
-  config.mode = Mode::kSync;
-  return config;
-}
-
 // Rank 0 has pushed to both chunks of one variable, and is in the middle of a push to the first; rank 1 has joined,
 // too. Both have completed a step.
 struct Past {
-  TestJob job{sync_of_two()};
+  TestJob job{{.workers = 2, .max_workers = 2, .mode = Mode::kSync, .chunk_bytes = 1024}};
   VariableShm& record = job.declare("v", 300);
   VersionedVariable variable = job.versioned(record);
   Member first{job}, second{job};

@@ -168,9 +168,7 @@ TEST_CASE("directory: an unknown dtype is refused") {
 }
 
 TEST_CASE("directory: an in-place variable is refused in sync mode") {
-  JobConfig config;
-  config.mode = Mode::kSync;
-  TestJob job(config);
+  TestJob job({.mode = Mode::kSync});
   Directory directory(job.segments);
   VariableSpec wanted = spec("w");
   wanted.layout = Layout::kInplace;

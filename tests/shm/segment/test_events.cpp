@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <set>
-#include <string>
 #include <thread>
 #include <vector>
 

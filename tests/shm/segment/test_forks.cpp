@@ -12,13 +12,12 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "shm/segment/liveness.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;

@@ -267,9 +267,7 @@ TEST_CASE("job: attaching to a table that its file cannot hold is an error") {
 }
 
 TEST_CASE("job: it is finished at its last step, and over once its ps was told to end") {
-  JobConfig config;
-  config.steps = 2;
-  const TestJob job(config);
+  const TestJob job({.steps = 2});
   job.segments.global_step().store_release(1);
   CHECK_FALSE(job.segments.is_over());
   job.segments.global_step().store_release(2);

@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <bit>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -23,17 +22,12 @@
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
-using test::TestJob;
+using test::JobSettings, test::TestJob;
 
 namespace {
 
-JobConfig elastic(Mode mode = Mode::kAsync) {
-  JobConfig config;
-  config.mode = mode;
-  config.workers = 4;
-  config.elastic_min = 1;
-  config.elastic_max = 8;
-  return config;
+JobSettings elastic(Mode mode = Mode::kAsync) {
+  return {.workers = 4, .mode = mode, .elastic_min = 1, .elastic_max = 8};
 }
 
 // Settings whose fields all encode the same number, 1 to 2^20.
@@ -70,7 +64,7 @@ std::vector<std::string> texts(const TestJob& job, const std::string& kind) {
 }  // namespace
 
 TEST_CASE("live settings: at first they are those of the job") {
-  JobConfig config = elastic(Mode::kSsp);
+  JobConfig config = test::config_of(elastic(Mode::kSsp));
   config.staleness = 3;
   config.optimizer.lr = 0.25F;
   config.optimizer.clip_norm = 5;
@@ -90,9 +84,7 @@ TEST_CASE("live settings: at first they are those of the job") {
 }
 
 TEST_CASE("live settings: without a learning rate the rule's default applies") {
-  JobConfig config;
-  config.optimizer.rule = UpdateRule::kAdam;
-  const TestJob job(config);
+  const TestJob job({.rule = UpdateRule::kAdam});
   CHECK(read_live(job.segments).settings.lr == default_lr(UpdateRule::kAdam));
 }
 
@@ -353,9 +345,7 @@ TEST_CASE("live settings: the bounds themselves are accepted") {
 }
 
 TEST_CASE("live settings: without elastic bounds the number of workers is fixed") {
-  JobConfig config;
-  config.workers = 2;
-  const TestJob job(config);
+  const TestJob job({.workers = 2});
   JobControl control(job.name.text());
   LiveSettings wanted = control.current();
   wanted.workers = 3;
@@ -364,7 +354,7 @@ TEST_CASE("live settings: without elastic bounds the number of workers is fixed"
 
 TEST_CASE("live settings: a dead job is not changed") {
   const test::JobName name;
-  JobSegments::create(test::with_name(elastic(), name.text()));  // and no process keeps it
+  JobSegments::create(test::with_name(test::config_of(elastic()), name.text()));  // and no process keeps it
   CHECK_THROWS_WITH_AS(JobControl(name.text()), doctest::Contains("is dead"), Error);
 }
 
@@ -377,9 +367,7 @@ TEST_CASE("live settings: a control that was moved still works at its destinatio
 }
 
 TEST_CASE("live settings: a job that is over is not changed") {
-  JobConfig config;
-  config.steps = 1;
-  const TestJob job(config);
+  const TestJob job({.steps = 1});
   JobControl control(job.name.text());
   job.segments.global_step().store_release(1);
   CHECK_THROWS_WITH_AS(control.change(keep), doctest::Contains("over"), Error);
@@ -411,7 +399,7 @@ TEST_CASE("live settings: each difference is an event, an unchanged setting is n
 }
 
 TEST_CASE("live settings: an optimizer's momentum can be changed, which is an event") {
-  JobConfig config = elastic();
+  JobConfig config = test::config_of(elastic());
   const auto change = [&](UpdateRule rule, float LiveSettings::*setting) {
     config.optimizer.rule = rule;
     const TestJob job(config);

@@ -3,8 +3,8 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/liveness.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;

@@ -2,7 +2,6 @@
 // damaged; and a model of ten thousand variables trains.
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -13,13 +12,13 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "shm/checks/validation.hpp"
 #include "shm/segment/directory.hpp"
 #include "support/hostile.hpp"
+#include "support/job.hpp"
 #include "support/own_shm.hpp"
 #include "support/processes.hpp"
-#include "support/worker_job.hpp"
+#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
@@ -52,9 +51,7 @@ std::vector<VariableSpec> parts_of_a_transformer(std::uint32_t count) {
 }  // namespace
 
 TEST_CASE("many variables: a small job's control segment is under 1 MiB, even with the maximum number of ranks") {
-  JobConfig config;
-  config.max_workers = kMaxRanks;
-  TestJob job(config);
+  TestJob job({.max_workers = kMaxRanks});
   Directory directory(job.segments);
   CHECK(job.segments.control().file_bytes() == control_bytes(kMaxRanks));
   declare(directory, 0, 1);
@@ -82,10 +79,7 @@ TEST_CASE("many variables: the record table grows step by step, and never beyond
 }
 
 TEST_CASE("many variables: one with more parts than fit is refused before it takes any records") {
-  JobConfig config;
-  config.placement = Placement::kPartition;
-  config.partitions = 1000;
-  TestJob job(config);
+  TestJob job({.placement = Placement::kPartition, .partitions = 1000});
   Directory directory(job.segments);
   VariableSpec parted;
   parted.shape = {1000};
@@ -237,10 +231,7 @@ TEST_CASE("many variables: an index that names no record, or one twice, is damag
 }
 
 TEST_CASE("many variables: a second first part of one name, and a part of another shape, are damage") {
-  JobConfig config;
-  config.placement = Placement::kPartition;
-  config.partitions = 2;
-  TestJob job(config);
+  TestJob job({.placement = Placement::kPartition, .partitions = 2});
   Directory directory(job.segments);
   for (const char* name : {"a", "b"}) {
     VariableSpec parted;
@@ -265,14 +256,13 @@ TEST_CASE("many variables: a model of ten thousand is declared by all in one cal
   constexpr std::uint32_t kCount = 10'000, kWorkers = 2, kSteps = 3;
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
     CAPTURE(std::string(to_string(mode)));
-    const JobConfig config = settings(kWorkers, mode);
-    Server server(config);
+    Job job({.workers = kWorkers, .mode = mode});
     const std::vector<VariableSpec> specs = parts_of_a_transformer(kCount);
     std::atomic<std::uint32_t> wrong{0};
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
       threads.emplace_back([&, rank] {
-        Worker worker(options(config, rank));
+        Worker worker = job.join(rank);
         const std::vector<Variable> variables = worker.variables(
             specs, [](std::size_t i, std::span<float> out) { std::fill(out.begin(), out.end(), float(i)); });
         const std::vector<float> ones(7, 1.0F);

@@ -13,17 +13,17 @@
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/memory_policy.hpp"
 #include "shm/segment/placement.hpp"
-#include "support/placed_job.hpp"
+#include "support/placement.hpp"
+#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
 
 TEST_CASE("placement: round robin cycles through the shards in the order of declaration") {
-  const JobConfig config = settings(3);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.workers = 2, .ps_tasks = 3});
+  Worker worker = job.join();
   declare(worker, {spec("a", {10}), spec("b", {10'000}), spec("c", {1}), spec("d", {5}), spec("e", {})});
-  const auto placed = shards(config.job);
+  const auto placed = shards(job.name.text());
   CHECK(placed.at("a") == Shards{0});
   CHECK(placed.at("b") == Shards{1});
   CHECK(placed.at("c") == Shards{2});
@@ -37,14 +37,13 @@ TEST_CASE("placement: greedy gives the same balanced result for any order of the
     list.push_back(spec("v" + std::to_string(list.size()), {size}));
   std::map<std::string, Shards> first;
   for (int order = 0; order < 6; ++order) {
-    const JobConfig config = settings(3, Placement::kGreedy);
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.workers = 2, .ps_tasks = 3, .placement = Placement::kGreedy});
+    Worker worker = job.join();
     declare(worker, list);
-    const auto placed = shards(config.job);
+    const auto placed = shards(job.name.text());
     if (order == 0) first = placed;
     CHECK(placed == first);
-    CHECK(JobView(config.job).variables().front().element_count == 5000);
+    CHECK(job.view().variables().front().element_count == 5000);
     std::uint64_t load[3] = {};
     for (const VariableSpec& one : list) load[placed.at(one.name).front()] += one.element_count();
     CHECK(*std::max_element(load, load + 3) - *std::min_element(load, load + 3) <= 1000);
@@ -54,22 +53,19 @@ TEST_CASE("placement: greedy gives the same balanced result for any order of the
 }
 
 TEST_CASE("placement: greedy counts optimizer slots as bytes") {
-  JobConfig config = settings(2, Placement::kGreedy);
-  config.optimizer.rule = UpdateRule::kAdam;
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.workers = 2, .rule = UpdateRule::kAdam, .ps_tasks = 2, .placement = Placement::kGreedy});
+  Worker worker = job.join();
   declare(worker, {spec("add", {2500}, UpdateRule::kAdd), spec("adam", {1000}, UpdateRule::kAdam),
                    spec("more", {300}, UpdateRule::kAdd)});
-  CHECK(JobView(config.job).variables().front().name == "adam");  // 3000 floats
-  CHECK(shards(config.job).at("more") == shards(config.job).at("add"));
+  CHECK(job.view().variables().front().name == "adam");  // 3000 floats
+  CHECK(shards(job.name.text()).at("more") == shards(job.name.text()).at("add"));
 }
 
 TEST_CASE("placement: partition divides the first axis into one part per shard, the longer ones first") {
-  const JobConfig config = settings(3, Placement::kPartition);
-  Server server(config);
-  Worker worker(options(config));
+  Job job({.workers = 2, .ps_tasks = 3, .placement = Placement::kPartition});
+  Worker worker = job.join();
   declare(worker, {spec("w", {11, 7}), spec("b", {2}), spec("s", {}), spec("row", {1, 50})});
-  const std::vector<VariableInfo> variables = JobView(config.job).variables();
+  const std::vector<VariableInfo> variables = job.view().variables();
   REQUIRE(variables.size() == 4);
   const std::vector<PartInfo>& parts = variables[0].parts;
   REQUIRE(parts.size() == 3);
@@ -78,16 +74,15 @@ TEST_CASE("placement: partition divides the first axis into one part per shard, 
   CHECK(parts[2].rows == 3);
   CHECK(parts[2].first_row == 8);
   CHECK(parts[2].bytes == 3 * 7 * sizeof(float));
-  CHECK(shards(config.job).at("w") == Shards{0, 1, 2});
-  CHECK(shards(config.job).at("b") == Shards{0, 1});  // fewer rows than shards
-  CHECK(variables[2].parts.size() == 1);              // a scalar
-  CHECK(variables[3].parts.size() == 1);              // one row
-  CHECK(shards(config.job).at("s") == Shards{2});
+  CHECK(shards(job.name.text()).at("w") == Shards{0, 1, 2});
+  CHECK(shards(job.name.text()).at("b") == Shards{0, 1});  // fewer rows than shards
+  CHECK(variables[2].parts.size() == 1);                   // a scalar
+  CHECK(variables[3].parts.size() == 1);                   // one row
+  CHECK(shards(job.name.text()).at("s") == Shards{2});
 }
 
 TEST_CASE("placement: the number of partitions and the largest part are as requested") {
-  JobConfig config = settings(2, Placement::kPartition);
-  config.partitions = 5;
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 2, .placement = Placement::kPartition, .partitions = 5});
   {
     Server server(config);
     Worker worker(options(config));
@@ -124,8 +119,7 @@ TEST_CASE("placement: a small variable after more data than its buffers have num
     shm::choose_pieces(record, nullptr, job.segments.config().chunk_bytes);
     shm::choose_place(record, nullptr, job.segments, before);
   };
-  JobConfig for_gpu = with_small_chunks();
-  for_gpu.chunk_bytes = kChunkBytesForGpu;
+  JobConfig for_gpu = config_of({.chunk_bytes = kChunkBytesForGpu});
   const TestJob plain, of_gpu(for_gpu);
   for (const TestJob* job : {&plain, &of_gpu})
     for (const auto& row : {std::pair{0, 1024}, {15, 1024}, {16, 2048}, {31, 2048}, {32, 4096}, {511, 32768}}) {
@@ -140,20 +134,20 @@ TEST_CASE("placement: a small variable after more data than its buffers have num
       CHECK((record.shard_end >> record.buffer_class) < (1U << 24));
     }
   shm::VariableShm record{};
-  CHECK_THROWS_WITH_AS(place(TestJob(with_small_chunks()), record, 16), doctest::Contains("16.0 GiB"), Error);
+  CHECK_THROWS_WITH_AS(place(TestJob({.chunk_bytes = 1024}), record, 16), doctest::Contains("16.0 GiB"), Error);
 }
 
 TEST_CASE("placement: by hand a variable is undivided and in the chosen shard, whatever the placement") {
   for (const Placement placement : {Placement::kRoundRobin, Placement::kGreedy, Placement::kPartition}) {
     CAPTURE(to_string(placement));
-    JobConfig config = settings(4, placement);
+    JobConfig config = config_of({.workers = 2, .ps_tasks = 4, .placement = placement});
     config.place = {{"big", 3}, {"never", 1}};
     Server server(config);
     Worker worker(options(config));
     declare(worker, {spec("a", {1}), spec("big", {100, 3})});
     CHECK(shards(config.job).at("big") == Shards{3});
   }
-  JobConfig wrong = settings(2);
+  JobConfig wrong = config_of({.workers = 2, .ps_tasks = 2});
   wrong.place = {{"v", 2}};
   CHECK_THROWS_AS(Server{wrong}, Error);
 }
@@ -162,16 +156,15 @@ TEST_CASE("placement: values, digests and pushes do not depend on it") {
   std::vector<std::uint64_t> digests;
   std::vector<std::vector<float>> values, pulled;
   const auto run = [&](std::uint32_t tasks, Placement placement, std::uint32_t partitions, Mode mode, Reduce reduce) {
-    JobConfig config = settings(tasks, placement);
-    config.workers = 1;
-    config.partitions = partitions;
-    config.mode = mode;
-    config.reduce = reduce;
-    config.optimizer.rule = UpdateRule::kMomentum;
-    config.optimizer.ema = 0.5F;
-    config.optimizer.clip_norm = 100;
-    Server server(config);
-    Worker worker(options(config));
+    Job job({.mode = mode,
+             .reduce = reduce,
+             .rule = UpdateRule::kMomentum,
+             .clip_norm = 100,
+             .ema = 0.5F,
+             .ps_tasks = tasks,
+             .placement = placement,
+             .partitions = partitions});
+    Worker worker = job.join();
     const std::vector<Variable> variables =
         declare(worker, {spec("w", {301, 17}, UpdateRule::kMomentum), spec("b", {17}, UpdateRule::kMomentum),
                          spec("n", {}, UpdateRule::kAdd)});
@@ -188,12 +181,12 @@ TEST_CASE("placement: values, digests and pushes do not depend on it") {
     worker.pull(variables[0], w);
     std::vector<float> average(w.size());
     worker.pull_average(variables[0], average);
-    CHECK(average == JobView(config.job).averages("w"));
-    CHECK(w == JobView(config.job).values("w"));
+    CHECK(average == job.view().averages("w"));
+    CHECK(w == job.view().values("w"));
     w.insert(w.end(), average.begin(), average.end());
     pulled.push_back(w);
-    values.push_back(JobView(config.job).values("b"));
-    digests.push_back(JobView(config.job).digest());
+    values.push_back(job.view().values("b"));
+    digests.push_back(job.view().digest());
   };
   for (const auto& [mode, reduce] :
        {std::pair{Mode::kAsync, Reduce::kOrdered}, std::pair{Mode::kSync, Reduce::kOrdered},
@@ -218,10 +211,9 @@ TEST_CASE("placement: workers that declare the same list at once in different or
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       CAPTURE(to_string(placement));
       for (int round = 0; round < 8; ++round) {
-        JobConfig config = settings(3, placement);
-        config.mode = mode;
-        if (mode == Mode::kSync) config.reduce = Reduce::kAtomic;
-        Server server(config);
+        JobSettings settings{.workers = 2, .mode = mode, .ps_tasks = 3, .placement = placement};
+        if (mode == Mode::kSync) settings.reduce = Reduce::kAtomic;
+        Job job(settings);
         std::vector<VariableSpec> list;
         for (std::uint64_t i = 0; i < 20; ++i) list.push_back(spec("v" + std::to_string(i), {1 + i * 37 % 11, 1 + i}));
         std::atomic<int> ready{0}, wrong{0};
@@ -229,7 +221,7 @@ TEST_CASE("placement: workers that declare the same list at once in different or
         for (int number = 0; number < 2; ++number)
           threads.emplace_back([&, number, list]() mutable {
             if (number == 1) std::reverse(list.begin(), list.end());
-            Worker worker(options(config));
+            Worker worker = job.join();
             ++ready;
             while (ready != 2) std::this_thread::yield();
             const std::vector<Variable> variables = declare(worker, list);
@@ -242,7 +234,7 @@ TEST_CASE("placement: workers that declare the same list at once in different or
           });
         for (std::thread& thread : threads) thread.join();
         CHECK(wrong == 0);
-        CHECK(JobView(config.job).variables().size() == list.size());
+        CHECK(job.view().variables().size() == list.size());
       }
     }
 }
@@ -250,7 +242,7 @@ TEST_CASE("placement: workers that declare the same list at once in different or
 TEST_CASE("placement: a part without the preceding one is damage, and nobody waits for the missing one") {
   for (const std::uint32_t damaged : {0U, 1U, 2U}) {
     CAPTURE(damaged);
-    JobConfig config = settings(3, Placement::kPartition);
+    JobConfig config = config_of({.workers = 2, .ps_tasks = 3, .placement = Placement::kPartition});
     Server server(config);
     {
       Worker worker(options(config));
@@ -274,9 +266,11 @@ TEST_CASE("placement: the work of a declarer that died between two parts is comp
   for (const bool summed : {false, true})
     for (std::uint32_t kept = 1; kept < (summed ? 8U : 4U); ++kept) {
       CAPTURE(kept);
-      JobConfig config = settings(3, Placement::kPartition);
-      config.partitions = 4;
-      config.mode = summed ? Mode::kSync : Mode::kAsync;
+      JobConfig config = config_of({.workers = 2,
+                                    .mode = summed ? Mode::kSync : Mode::kAsync,
+                                    .ps_tasks = 3,
+                                    .placement = Placement::kPartition,
+                                    .partitions = 4});
       if (summed) config.reduce = Reduce::kAtomic;
       config.workers = 1;
       Server server(config);

@@ -1,7 +1,6 @@
 // Segment on files in /dev/shm: what attaching finds, growing, names, modes.
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -16,9 +15,9 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/liveness.hpp"
+#include "support/job.hpp"
 #include "support/own_shm.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 #include "support/unnamed_files.hpp"
 
 using namespace ps_shm;
@@ -159,8 +158,9 @@ TEST_CASE("segment: another user's segment is reported as missing permission" * 
 }
 
 TEST_CASE("segment: every outcome but ready has a message that names the segment, or the job that does not exist") {
-  for (const AttachOutcome outcome : {AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion,
-                                      AttachOutcome::kOtherBuild, AttachOutcome::kDamaged, AttachOutcome::kNoPermission})
+  for (const AttachOutcome outcome :
+       {AttachOutcome::kBeingCreated, AttachOutcome::kOtherVersion, AttachOutcome::kOtherBuild, AttachOutcome::kDamaged,
+        AttachOutcome::kNoPermission})
     CHECK(describe(outcome, "ps_shm.some").find("/dev/shm/ps_shm.some") != std::string::npos);
   CHECK(describe(AttachOutcome::kAbsent, "ps_shm.some.1") == "there is no segment /dev/shm/ps_shm.some.1");
   const JobName name;

@@ -12,8 +12,8 @@
 
 #include "ps_shm/errors.hpp"
 #include "shm/segment/job_segments.hpp"
+#include "support/job.hpp"
 #include "support/processes.hpp"
-#include "support/test_job.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::shm;

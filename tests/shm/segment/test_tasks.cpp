@@ -1,7 +1,6 @@
 // Several ps tasks, and the memory of their shards.
 #include <doctest/doctest.h>
 #include <linux/mempolicy.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -18,7 +17,7 @@
 #include "shm/segment/job_segments.hpp"
 #include "shm/steps/worker_table.hpp"
 #include "support/manual_clock.hpp"
-#include "support/placed_job.hpp"
+#include "support/placement.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -26,7 +25,7 @@ using namespace ps_shm::test;
 TEST_CASE("tasks: shards are added in any order, and nobody attaches before all are there") {
   for (const std::vector<std::uint32_t>& order : {Shards{1, 2, 3}, Shards{3, 1, 2}, Shards{2, 3, 1}}) {
     const JobName name;
-    JobConfig config = settings(4);
+    JobConfig config = config_of({.workers = 2, .ps_tasks = 4});
     config.job = name.text();
     const shm::JobSegments first = shm::JobSegments::create(config);
     std::vector<shm::JobSegments> tasks;
@@ -48,7 +47,7 @@ TEST_CASE("tasks: shards are added in any order, and nobody attaches before all 
 }
 
 TEST_CASE("tasks: one whose first task does not come gives up, and reports what to start") {
-  JobConfig config = settings(2);
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
   const ServerOptions options{.task = 1, .wait_job = Seconds(10)};
   const ManualClock clock(ManualClock::Sleeps::kPass);
   CHECK_THROWS_WITH_AS(Server(config, options), doctest::Contains("start ps_shm `task` 0"), Timeout);
@@ -58,7 +57,7 @@ TEST_CASE("tasks: one whose first task does not come gives up, and reports what 
 
 TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with its shard") {
   const JobName name;
-  JobConfig config = settings(2);
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
   config.job = name.text();
   const shm::JobSegments first = shm::JobSegments::create(config);
   shm::AttachOutcome outcome;
@@ -77,7 +76,7 @@ TEST_CASE("tasks: a live task's byte is refused, a dead one's is taken over with
 
 TEST_CASE("tasks: a task that restarts finds a shard that appeared after it had attached") {
   const JobName name;
-  JobConfig config = settings(3);
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 3});
   config.job = name.text();
   const shm::JobSegments first = shm::JobSegments::create(config);
   shm::AttachOutcome outcome;
@@ -93,7 +92,7 @@ TEST_CASE("tasks: a task that restarts finds a shard that appeared after it had 
 
 TEST_CASE("tasks: servers of one job in one process; the last one out removes it") {
   for (const bool first_leaves_first : {true, false}) {
-    const JobConfig config = settings(2);
+    const JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
     const JobName name(config.job);
     ServerOptions one;
     one.task = 0;
@@ -118,7 +117,7 @@ TEST_CASE("tasks: servers of one job in one process; the last one out removes it
 }
 
 TEST_CASE("tasks: a worker that is still alive keeps the job's segments when all tasks are gone") {
-  const JobConfig config = settings(2);
+  const JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
   const JobName name(config.job);
   auto server = std::make_unique<Server>(config);
   auto worker = std::make_unique<Worker>(options(config));
@@ -130,7 +129,7 @@ TEST_CASE("tasks: a worker that is still alive keeps the job's segments when all
 TEST_CASE("tasks: a successor takes over a dead task's shard, even that of task 0") {
   for (const std::uint32_t dead : {1U, 0U}) {
     CAPTURE(dead);
-    const JobConfig config = settings(2);
+    const JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
     const JobName name(config.job);
     ServerOptions given;
     given.wait_job = Seconds(60);
@@ -150,7 +149,7 @@ TEST_CASE("tasks: a successor takes over a dead task's shard, even that of task 
 }
 
 TEST_CASE("tasks: a worker's death is one event, however many tasks see it") {
-  const JobConfig config = settings(2);
+  const JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
   const JobName name(config.job);
   Server first(config, {.task = 0}), second(config, {.task = 1});
   shm::AttachOutcome outcome;
@@ -177,7 +176,7 @@ TEST_CASE("tasks: a worker's death is one event, however many tasks see it") {
 }
 
 TEST_CASE("tasks: a task with a different number of tasks, or out of range, is refused") {
-  const JobConfig config = settings(2);
+  const JobConfig config = config_of({.workers = 2, .ps_tasks = 2});
   ServerOptions given;
   given.task = 0;
   Server first(config, given);
@@ -191,7 +190,7 @@ TEST_CASE("tasks: a task with a different number of tasks, or out of range, is r
 }
 
 TEST_CASE("memory: a shard bound to a node prefers it on its pages, an impossible node is a warning") {
-  JobConfig config = settings(1);
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 1});
   config.numa = Numa::kNodes;
   config.numa_nodes = {0};
   std::vector<std::string> warnings;
@@ -233,7 +232,7 @@ TEST_CASE("memory: a shard bound to a node prefers it on its pages, an impossibl
 }
 
 TEST_CASE("memory: without huge pages, a request for them gives one warning per shard that names the file") {
-  JobConfig config = settings(1);
+  JobConfig config = config_of({.workers = 2, .ps_tasks = 1});
   config.huge_pages = true;
   std::vector<std::string> warnings;
   ServerOptions given;
@@ -255,7 +254,7 @@ TEST_CASE("memory: the bytes that a view counts are those of the files, whatever
   for (const auto& [mode, reduce, placement] : {std::tuple{Mode::kAsync, Reduce::kOrdered, Placement::kPartition},
                                                 std::tuple{Mode::kSync, Reduce::kOrdered, Placement::kGreedy},
                                                 std::tuple{Mode::kSync, Reduce::kAtomic, Placement::kPartition}}) {
-    JobConfig config = settings(3, placement);
+    JobConfig config = config_of({.workers = 2, .ps_tasks = 3, .placement = placement});
     const JobName name(config.job);
     config.mode = mode;
     config.reduce = reduce;

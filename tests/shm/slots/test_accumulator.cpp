@@ -9,7 +9,6 @@
 #include "ps_shm/worker.hpp"
 #include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
-#include "support/member.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps_shm;
@@ -22,7 +21,7 @@ using Ranks = std::vector<std::uint32_t>;
 
 // An accumulator of two chunks, and the ranks that add to it.
 struct Scene {
-  TestJob job{test::with_small_chunks()};
+  TestJob job{{.chunk_bytes = 1024}};
   VariableShm& record = job.declare("sum", 300);
   VersionedVariable sum = job.versioned(record);
   std::vector<FreeBuffers> free_buffers;
@@ -153,9 +152,7 @@ TEST_CASE("accumulator: whether a sum exists depends only on the ranks in the de
 }
 
 TEST_CASE("accumulator: ranks in different words of the set are kept apart") {
-  JobConfig config;
-  config.max_workers = kMaxRanks;
-  TestJob job(config);
+  TestJob job({.max_workers = kMaxRanks});
   VariableShm& record = job.declare("sum", 10);
   VersionedVariable sum = job.versioned(record);
   const Ranks all = {0, 63, 64, 127, 128, 191, 192, 255};
@@ -233,7 +230,7 @@ TEST_CASE("accumulator: a worker killed before its swap has added nothing, one k
 }
 
 TEST_CASE("accumulator: a variable and its accumulator share a buffer class but never a buffer") {
-  TestJob job(test::with_small_chunks());
+  TestJob job({.chunk_bytes = 1024});
   VariableShm& values = job.declare("v", 300);
   VariableShm& sums = job.declare("s", 300);
   REQUIRE(values.buffer_class == sums.buffer_class);
@@ -260,9 +257,7 @@ TEST_CASE("accumulator: a variable and its accumulator share a buffer class but 
 }
 
 TEST_CASE("accumulator: if the declarer dies before creating it, the others wait until it is declared again") {
-  JobConfig config;
-  config.mode = Mode::kSync;
-  TestJob job(config);
+  TestJob job({.mode = Mode::kSync});
   const VariableSpec spec{.name = "v", .shape = {10}, .rule = UpdateRule::kAdd};
   Directory(job.segments)
       .declare(spec, 0, kRankByte + 1);  // a rank that nobody holds; no accumulator: reduce is ordered

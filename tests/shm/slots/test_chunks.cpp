@@ -1,19 +1,17 @@
 // How versioned variables are divided into chunks, by their size and by chunk_bytes; values never depend on it.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/job_view.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/segment/placement.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 using namespace ps_shm;
-using test::JobName;
+using test::Job, test::JobSettings;
 
 namespace {
 
@@ -46,20 +44,8 @@ Cut cut_for_gpu(std::uint64_t floats, std::uint64_t slots, DType dtype = DType::
   return {std::uint64_t{1} << record.buffer_class, record.pieces, record.piece_elements};
 }
 
-JobConfig settings(const JobName& name, std::uint64_t chunk_bytes) {
-  JobConfig config;
-  config.job = name.text();
-  config.chunk_bytes = chunk_bytes;
-  config.max_workers = 2;  // each has free buffers: for 16 workers with 1 MiB each, a container's /dev/shm is too small
-  return config;
-}
-
-WorkerOptions options(const JobName& name) {
-  WorkerOptions given;
-  given.job = name.text();
-  given.log = [](const std::string&) {};
-  return given;
-}
+// Each worker has free buffers: for 16 of them with 1 MiB each, a container's /dev/shm is too small.
+JobSettings few_workers(std::uint64_t chunk_bytes) { return {.max_workers = 2, .chunk_bytes = chunk_bytes}; }
 
 void count_up(std::span<float> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
@@ -183,13 +169,12 @@ TEST_CASE("chunks: chunk_bytes is a power of two from 1 KiB to 1 MiB, 0, or kChu
 
 TEST_CASE("chunks: a job has the requested chunk size, and reports it in its settings") {
   for (const std::uint64_t bytes : {1 * kKiB, 8 * kKiB, 1024 * kKiB}) {
-    const JobName name;
-    Server server(settings(name, bytes));
-    Worker worker(options(name));
+    Job job(few_workers(bytes));
+    Worker worker = job.join();
     CHECK(worker.config().chunk_bytes == bytes);
-    CHECK(JobView(name.text()).info().config.chunk_bytes == bytes);
+    CHECK(job.view().info().config.chunk_bytes == bytes);
     worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = {}}, count_up);
-    const PartInfo part = JobView(name.text()).variables().front().parts.front();
+    const PartInfo part = job.view().variables().front().parts.front();
     CHECK(part.chunk_elements == (bytes - kHeader) / sizeof(float));
     CHECK(part.chunks == (5000 - 1) / part.chunk_elements + 1);
   }
@@ -199,19 +184,18 @@ TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts 
   constexpr std::uint64_t kLarge = 64 * kKiB * kKiB / sizeof(float);
   for (const std::uint32_t tasks : {1U, 2U}) {
     CAPTURE(tasks);
-    const JobName name;
-    JobConfig config = settings(name, kChunkBytesForGpu);
-    config.ps_tasks = tasks;
-    if (tasks > 1) config.placement = Placement::kPartition;
-    Server server(config);
-    Worker worker(options(name));
+    JobSettings settings = few_workers(kChunkBytesForGpu);
+    settings.ps_tasks = tasks;
+    if (tasks > 1) settings.placement = Placement::kPartition;
+    Job job(settings);
+    Worker worker = job.join();
     CHECK(worker.config().chunk_bytes == kChunkBytesForGpu);
-    CHECK(JobView(name.text()).info().config.chunk_bytes == kChunkBytesForGpu);
+    CHECK(job.view().info().config.chunk_bytes == kChunkBytesForGpu);
     const auto leave = [](std::span<float>) {};
     worker.variable({.name = "large", .shape = {kLarge}, .rule = UpdateRule::kAdd, .layout = {}}, leave);
     worker.variable({.name = "small", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = {}}, leave);
-    Worker other(options(name));  // checks the records
-    for (const VariableInfo& variable : JobView(name.text()).variables())
+    Worker other = job.join();  // checks the records
+    for (const VariableInfo& variable : job.view().variables())
       for (const PartInfo& part : variable.parts) {
         const std::uint64_t chunk = variable.name == "small" ? 8 * kKiB : tasks == 1 ? 256 * kKiB : 32 * kKiB;
         if (variable.name == "large" || tasks == 1) CHECK(part.chunk_elements == (chunk - kHeader) / sizeof(float));
@@ -221,11 +205,10 @@ TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts 
 
 TEST_CASE("chunks: blocks of in-place variables do not depend on chunk_bytes") {
   for (const std::uint64_t bytes : {std::uint64_t{0}, 1 * kKiB, 1024 * kKiB}) {
-    const JobName name;
-    Server server(settings(name, bytes));
-    Worker worker(options(name));
+    Job job(few_workers(bytes));
+    Worker worker = job.join();
     worker.variable({.name = "v", .shape = {5000}, .rule = UpdateRule::kAdd, .layout = Layout::kInplace}, count_up);
-    CHECK(JobView(name.text()).variables().front().parts.front().chunk_elements == 4096);
+    CHECK(job.view().variables().front().parts.front().chunk_elements == 4096);
   }
 }
 
@@ -243,14 +226,13 @@ TEST_CASE("chunks: values do not depend on their size, whatever rule, mode and r
     CAPTURE(to_string(kind.mode));
     std::vector<std::vector<float>> ends;
     for (const std::uint64_t bytes : {std::uint64_t{0}, 1 * kKiB, 16 * kKiB, 1024 * kKiB}) {
-      const JobName name;
-      JobConfig config = settings(name, bytes);
-      config.mode = kind.mode;
-      config.reduce = kind.reduce;
-      config.optimizer.rule = kind.rule;
-      config.optimizer.ema = 0.5F;
-      Server server(config);
-      Worker worker(options(name));
+      JobSettings settings = few_workers(bytes);
+      settings.mode = kind.mode;
+      settings.reduce = kind.reduce;
+      settings.rule = kind.rule;
+      settings.ema = 0.5F;
+      Job job(settings);
+      Worker worker = job.join();
       const Variable variable =
           worker.variable({.name = "v", .shape = {5001}, .rule = kind.rule, .layout = {}}, count_up);
       std::vector<float> values(5001), gradient(5001);
@@ -265,7 +247,7 @@ TEST_CASE("chunks: values do not depend on their size, whatever rule, mode and r
       worker.pull_average(variable, averages);
       values.insert(values.end(), averages.begin(), averages.end());
       ends.push_back(values);
-      CHECK(JobView(name.text()).values("v") == std::vector<float>(values.begin(), values.begin() + 5001));
+      CHECK(job.view().values("v") == std::vector<float>(values.begin(), values.begin() + 5001));
     }
     for (const std::vector<float>& end : ends) CHECK(end == ends.front());
     CHECK(ends.front()[5000] != 5000);  // the pushes had an effect

@@ -17,7 +17,7 @@ void copy_up(float* out, const float* in, std::uint64_t) { *out = *in + 1; }
 
 // One variable; each rank pushes through its own attachment, which holds its byte while the rank lives.
 struct Scene {
-  TestJob job{test::with_small_chunks()};
+  TestJob job{{.chunk_bytes = 1024}};
   VariableShm& record = job.declare("v", 1000);
 
   struct Rank {

@@ -130,9 +130,8 @@ TEST_CASE("single-writer: needs a job that can have one worker, and a mode witho
         "`layout` single-writer needs `mode` async or ssp: in mode sync a step belongs to all workers; use layout "
         "versioned");
 
-  JobConfig several = settings(2, Mode::kAsync);
-  Server server(several);
-  Worker worker(options(several));
+  Job several({.workers = 2});
+  Worker worker = several.join();
   CHECK(error_of([&] { worker.variable({.name = "v", .shape = {10}, .layout = Layout::kSingleWriter}, zero); }) ==
         "variable 'v' needs a job that can have one worker only: use `workers` 1 and `max-workers` 1, or layout "
         "versioned");

@@ -40,7 +40,7 @@ bool all(const std::vector<float>& values, float value) {
 
 // A job with one variable of several chunks, the last one shorter.
 struct OneVariable {
-  TestJob job{test::with_small_chunks()};
+  TestJob job{{.chunk_bytes = 1024}};
   VariableShm& record = job.declare("v", 1000, 10);
   VersionedVariable variable = job.versioned(record);
   FreeBuffers free_buffers{job.segments, 0};
@@ -217,8 +217,7 @@ TEST_CASE("versioned slot: no number of a buffer beyond the shard is followed") 
     for (FreeBufferShm& free_buffer : lists) CHECK_FALSE(is_in_flight(free_buffer.record.load_acquire()));
   }
   SUBCASE("and a push ends if all free buffers are in flight") {
-    for (FreeBufferShm& free_buffer : lists)
-      free_buffer.record.store_release(kValidFreeBuffer | kFreeBufferInFlight);
+    for (FreeBufferShm& free_buffer : lists) free_buffer.record.store_release(kValidFreeBuffer | kFreeBufferInFlight);
     CHECK(is_refused(push));
   }
 }

@@ -62,7 +62,7 @@ TEST_CASE("barrier: a worker that has arrived and then died or left is in the ro
 }
 
 TEST_CASE("barrier: the first round waits until as many workers have joined as the job has") {
-  const TestJob job(with_workers(3));
+  const TestJob job({.workers = 3});
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
@@ -76,7 +76,7 @@ TEST_CASE("barrier: the first round waits until as many workers have joined as t
 }
 
 TEST_CASE("barrier: in the first round, a worker that joined and died counts as joined") {
-  const TestJob job(with_workers(2));
+  const TestJob job({.workers = 2});
   Member a(job);
   { const Member dead(job); }
   a.barrier.arrive(0);
@@ -85,7 +85,7 @@ TEST_CASE("barrier: in the first round, a worker that joined and died counts as 
 }
 
 TEST_CASE("barrier: a later round does not wait for workers that have never joined") {
-  const TestJob job(with_workers(4));
+  const TestJob job({.workers = 4});
   job.segments.barrier(0).step.store_release(1);
   Member a(job);
   a.barrier.arrive(1);
@@ -269,7 +269,7 @@ TEST_CASE("barrier: the job's two barriers are independent of each other") {
 }
 
 TEST_CASE("barrier: a user barrier is over once all have arrived, without a decision") {
-  const TestJob job(with_workers(2));
+  const TestJob job({.workers = 2});
   Member a(job, {}, 1), b(job, {}, 1);
   a.barrier.arrive(0);
   CHECK_FALSE(decide(a, 0).decided);
@@ -281,10 +281,7 @@ TEST_CASE("barrier: a user barrier is over once all have arrived, without a deci
 }
 
 TEST_CASE("barrier: a worker that checks after the round is over learns whether it was included (barrier.B11)") {
-  JobConfig config = with_workers(3);
-  config.mode = Mode::kSync;
-  config.quorum = 2;
-  const TestJob job(config);
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
   bool is_in = false;
@@ -361,7 +358,7 @@ TEST_CASE("barrier: while a step is applied, no ordered snapshot point is taken 
 }
 
 TEST_CASE("barrier: a worker that was left out is waited for from the round for which it shows itself (barrier.B12)") {
-  const TestJob job(with_workers(2));
+  const TestJob job({.workers = 2});
   Member a(job), late(job);
   const auto go_on = [](const Ranks&) { return true; };
   a.barrier.arrive(0);

@@ -1,7 +1,6 @@
 // The barrier with a quorum, step by step: which workers a round includes, which are too late, and what is reported.
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -15,13 +14,6 @@ using namespace ps_shm::test;
 
 namespace {
 
-JobConfig with_quorum(std::uint32_t workers, std::uint32_t quorum) {
-  JobConfig config = with_workers(workers);
-  config.mode = Mode::kSync;
-  config.quorum = quorum;
-  return config;
-}
-
 std::vector<EventRecord> events(const TestJob& job, EventKind kind) {
   std::vector<EventRecord> found = read_events(job.segments);
   std::erase_if(found, [kind](const EventRecord& event) { return event.kind != kind; });
@@ -31,7 +23,7 @@ std::vector<EventRecord> events(const TestJob& job, EventKind kind) {
 }  // namespace
 
 TEST_CASE("barrier: a round closes with its quorum, and not before") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), c(job);
   a.barrier.arrive(0);
   CHECK(decide(a, 0).missing == Ranks{1, 2});
@@ -43,7 +35,7 @@ TEST_CASE("barrier: a round closes with its quorum, and not before") {
 }
 
 TEST_CASE("barrier: more workers than the quorum are included if they arrive before the decision") {
-  const TestJob job(with_quorum(4, 2));
+  const TestJob job({.workers = 4, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), c(job), d(job);
   for (Member* member : {&a, &b, &d}) member->barrier.arrive(0);
   CHECK(decide(d, 0).decided);
@@ -53,7 +45,7 @@ TEST_CASE("barrier: more workers than the quorum are included if they arrive bef
 TEST_CASE("barrier: a quorum of one closes at once, a quorum of all waits for all") {
   for (const std::uint32_t quorum : {1U, 3U}) {
     CAPTURE(quorum);
-    const TestJob job(with_quorum(3, quorum));
+    const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = quorum});
     Member a(job), b(job), c(job);
     a.barrier.arrive(0);
     CHECK(decide(a, 0).decided == (quorum == 1));
@@ -66,7 +58,7 @@ TEST_CASE("barrier: a quorum of one closes at once, a quorum of all waits for al
 }
 
 TEST_CASE("barrier: the first round waits for all workers to join, whatever the quorum") {
-  const TestJob job(with_quorum(3, 1));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 1});
   Member a(job), b(job);
   a.barrier.arrive(0);
   CHECK_FALSE(decide(a, 0).decided);
@@ -75,7 +67,7 @@ TEST_CASE("barrier: the first round waits for all workers to join, whatever the 
 }
 
 TEST_CASE("barrier: a worker that arrives too late is not included, and learns it when the round is over") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
@@ -95,7 +87,7 @@ TEST_CASE("barrier: a worker that arrives too late is not included, and learns i
 }
 
 TEST_CASE("barrier: a worker that arrives at a finished round is neither in it nor in the next one") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), late(job);
   a.barrier.arrive(0);
   pass(b, 0);
@@ -113,7 +105,7 @@ TEST_CASE("barrier: a worker that arrives at a finished round is neither in it n
 }
 
 TEST_CASE("barrier: a worker that was dropped takes part again in the next round") {
-  const TestJob job(with_quorum(2, 1));
+  const TestJob job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
   Member a(job), late(job);
   pass(a, 0);
   pass(late, 0);
@@ -125,7 +117,7 @@ TEST_CASE("barrier: a worker that was dropped takes part again in the next round
 }
 
 TEST_CASE("barrier: a helper that sleeps for rounds does not revoke a contribution") {
-  const TestJob job(with_workers(2));
+  const TestJob job({.workers = 2});
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
@@ -140,7 +132,7 @@ TEST_CASE("barrier: a helper that sleeps for rounds does not revoke a contributi
 }
 
 TEST_CASE("barrier: fewer live workers than the quorum close a round together, and that is reported once") {
-  const TestJob job(with_quorum(3, 3));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 3});
   Member a(job), b(job);
   { const Member dead(job); }
   for (std::uint64_t round = 0; round < 6; ++round) {
@@ -159,7 +151,7 @@ TEST_CASE("barrier: fewer live workers than the quorum close a round together, a
 }
 
 TEST_CASE("barrier: a short quorum is reported once, even if another worker decides the next round") {
-  const TestJob job(with_quorum(3, 3));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 3});
   Member a(job), b(job);
   { const Member dead(job); }
   for (std::uint64_t round = 0; round < 6; ++round) {
@@ -173,7 +165,7 @@ TEST_CASE("barrier: a short quorum is reported once, even if another worker deci
 }
 
 TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again, is reported again") {
-  const TestJob job(with_quorum(3, 3));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 3});
   Member a(job);
   std::optional<Member> b(std::in_place, job), c(std::in_place, job);
   const auto round = [&](std::vector<Member*> members) {
@@ -200,7 +192,7 @@ TEST_CASE("barrier: a quorum that shrinks further, or recovers and shrinks again
 }
 
 TEST_CASE("barrier: a worker of the quorum that dies before it publishes is replaced by another, or by nobody") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job);
   std::optional<Member> b(std::in_place, job);
   Member c(job);
@@ -214,7 +206,7 @@ TEST_CASE("barrier: a worker of the quorum that dies before it publishes is repl
 }
 
 TEST_CASE("barrier: a worker of the quorum that dies after it published is included") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job);
   {
     Member dead(job);
@@ -226,7 +218,7 @@ TEST_CASE("barrier: a worker of the quorum that dies after it published is inclu
 }
 
 TEST_CASE("barrier: without arrivals, dead workers alone do not close a round") {
-  const TestJob job(with_quorum(2, 1));
+  const TestJob job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
   Member a(job);
   { const Member dead(job); }
   CHECK_FALSE(decide(a, 0).decided);
@@ -234,7 +226,7 @@ TEST_CASE("barrier: without arrivals, dead workers alone do not close a round") 
 }
 
 TEST_CASE("barrier: a quorum applies to training steps only") {
-  const TestJob job(with_quorum(2, 1));
+  const TestJob job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
   Member a(job, {}, 1), b(job, {}, 1);
   a.barrier.arrive(0);
   const auto alone = decide(a, 0);
@@ -246,7 +238,7 @@ TEST_CASE("barrier: a quorum applies to training steps only") {
 }
 
 TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
-  TestJob job(with_quorum(3, 0));
+  TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 0});
   Member a(job), b(job), c(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);
@@ -257,9 +249,7 @@ TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
 }
 
 TEST_CASE("barrier: a decision carries the runtime settings of its moment, for all helpers alike") {
-  JobConfig config = with_quorum(2, 0);
-  config.optimizer.lr = 0.5F;
-  config.optimizer.momentum = 0.5F;
+  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .quorum = 0, .lr = 0.5F, .momentum = 0.5F});
   config.optimizer.beta1 = 0.75F;
   TestJob job(config);
   Member a(job), b(job);
@@ -290,7 +280,7 @@ TEST_CASE("barrier: a decision carries the runtime settings of its moment, for a
 }
 
 TEST_CASE("barrier: each step's decision is one event with its contributors") {
-  const TestJob job(with_quorum(3, 2));
+  const TestJob job({.workers = 3, .mode = Mode::kSync, .quorum = 2});
   Member a(job), b(job), c(job);
   for (std::uint64_t round = 0; round < 20; ++round) {
     Member& first = round % 3 == 0 ? a : b;
@@ -313,7 +303,7 @@ TEST_CASE("barrier: each step's decision is one event with its contributors") {
 }
 
 TEST_CASE("barrier: a decision is one event, also of a worker that gave up while applying it and comes back") {
-  const TestJob job(with_quorum(2, 0));
+  const TestJob job({.workers = 2, .mode = Mode::kSync, .quorum = 0});
   Member a(job), b(job);
   a.barrier.arrive(0);
   b.barrier.arrive(0);

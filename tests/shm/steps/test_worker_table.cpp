@@ -16,12 +16,6 @@ using test::TestJob;
 
 namespace {
 
-JobConfig with_ranks(std::uint32_t ranks) {
-  JobConfig config;
-  config.max_workers = ranks;
-  return config;
-}
-
 // A worker with its own attachment; it dies with its object, without leaving.
 struct Member {
   JobSegments segments;
@@ -82,7 +76,7 @@ TEST_CASE("joining: a push during which the rank's last owner died is over (snap
 }
 
 TEST_CASE("joining: ranks never used come first, then a dead one's, then one that was left") {
-  const TestJob job(with_ranks(4));
+  const TestJob job({.max_workers = 4});
   Member left(job, 0);
   leave(left.segments, 0);
   { const Member dead(job, 1); }
@@ -142,7 +136,7 @@ TEST_CASE("leaving: a rank that is taken again is alive again") {
 
 TEST_CASE("joining: processes that join at once each get a rank") {
   constexpr std::uint32_t kWorkers = 8;
-  const TestJob job(with_ranks(kWorkers));
+  const TestJob job({.max_workers = kWorkers});
   const test::Bell go, joined, end;
   std::vector<std::unique_ptr<test::Child>> children;
   for (std::uint32_t i = 0; i < kWorkers; ++i)

@@ -3,8 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <latch>
@@ -103,7 +101,7 @@ TEST_CASE("table of bfloat16: racy updates and several threads have the same bit
       config.job = unique_job_name();
       config.adds = adds;
       config.threads = threads;
-      TableJob job(bfloat16_spec(5000, 5), config, threads);
+      TableJob job(bfloat16_spec(5000, 5), config);
       for (int round = 0; round < 3; ++round) job.table.push(keys, gradients);
       all.push_back(job.pull(keys));
       CHECK(all.back() == all.front());
@@ -134,7 +132,7 @@ TEST_CASE("table of bfloat16: no push is lost, and none is applied twice, beside
   std::vector<std::thread> pushers;
   for (int w = 0; w < kWorkers; ++w)
     pushers.emplace_back([&] {
-      Worker worker(quiet_options(config));
+      Worker worker(options(config));
       Table table = worker.table(spec);
       all_are_there.arrive_and_wait();
       const Floats up(keys.size() * kWidth, 1.0F), down(keys.size() * kWidth, -1.0F);

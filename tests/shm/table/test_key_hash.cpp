@@ -178,7 +178,7 @@ TEST_CASE("key hash: each job has its own, and a seed gives the same one again")
     const TableJob job(spec_of(1000), over_three_tasks(seed));
     const KeyHash hash = hash_of(job.config.job);
     CHECK(hash.is_bijection());
-    CHECK(Worker(quiet_options(job.config)).config().seed == seed.value_or(1));
+    CHECK(Worker(options(job.config)).config().seed == seed.value_or(1));
     return hash;
   };
   CHECK(hash_with({}) != hash_with({}));

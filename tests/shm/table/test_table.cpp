@@ -14,8 +14,6 @@
 #include <string>
 #include <vector>
 
-#include "ps_shm/errors.hpp"
-#include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/segment/job_segments.hpp"
 #include "shm/segment/table_layout.hpp"
@@ -334,7 +332,7 @@ TEST_CASE("table: divided over the shards it is the same table") {
     config.ps_tasks = 3;
     config.placement = Placement::kPartition;
     config.threads = threads;
-    TableJob parted(spec_of(30'000, 2), config, threads), whole(spec_of(30'000, 2));
+    TableJob parted(spec_of(30'000, 2), config), whole(spec_of(30'000, 2));
     CHECK(error_of([&] {
             parted.worker.table({.name = "small", .max_rows = 191});
           }).find("max_rows must be from 192 to 12884901882 for 3 parts, not 191") != std::string::npos);
@@ -383,7 +381,7 @@ TEST_CASE("table: the workers of a job share it, and a job that ends leaves noth
   const JobConfig config = row_config(UpdateRule::kAdd);
   {
     TableJob job(spec_of(1000, 1), config);
-    Worker second(quiet_options(config));
+    Worker second(options(config));
     Table same = second.table(spec_of(1000, 1));
     const Keys keys = some_keys(100);
     const Floats initial = job.pull(keys);
@@ -439,7 +437,7 @@ class Opens {
 TEST_CASE("table: a worker opens each of the job's tables once, however many it declares") {
   constexpr int kTables = 20;
   TableJob job(spec_of(64));
-  Worker other(quiet_options(job.config));
+  Worker other(options(job.config));
   Opens opens(job.config.job);
   for (Worker* const worker : {&job.worker, &other}) {
     int count = 0;

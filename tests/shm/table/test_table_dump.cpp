@@ -155,7 +155,7 @@ TEST_CASE("table dump: a copy that is kept by dumps is the table, while others p
     std::vector<std::jthread> pushers;
     for (std::uint64_t seed = 1; seed <= 2; ++seed)
       pushers.emplace_back([&, seed] {
-        Worker worker(quiet_options(job.config));
+        Worker worker(options(job.config));
         Table table = worker.table(spec);
         std::mt19937_64 random(seed);
         for (int round = 0; !stop || round < 50; ++round) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -23,7 +22,7 @@ namespace {
 // A table with one part. What it draws is always the same, and the clock stands still.
 class Part : shm::RowMaker {
  public:
-  explicit Part(const TableSpec& spec) : job_(three_workers()) {
+  explicit Part(const TableSpec& spec) : job_({.workers = 3, .seed = kRowSeed}) {
     auto parts = open_table(job_.segments, {spec, UpdateRule::kAdd, 0, false}, [this](std::uint32_t lane) {
       if (when_asked_for_life) when_asked_for_life();
       return lane == dead_ ? 0U : 1U;
@@ -82,12 +81,6 @@ class Part : shm::RowMaker {
   }
 
  private:
-  static JobConfig three_workers() {
-    JobConfig config;
-    config.workers = 3;
-    config.seed = kRowSeed;
-    return config;
-  }
   void make(std::uint64_t, float* row) const noexcept override {
     *row = 0;
     if (when_making) when_making();

@@ -71,7 +71,7 @@ Run run(JobConfig config, SparseModel& model, const SparseData& data, SparseTrai
         std::span<const std::uint64_t> keys = {}) {
   config.job = test::unique_job_name();
   Server server(config);
-  Worker worker(test::member(config, 0));
+  Worker worker(test::options(config, 0));
   Losses losses;
   options.observer = &losses;
   Run made;
@@ -212,7 +212,7 @@ TEST_CASE("gpu sparse: gradients are of the rows that the CPU has copied, where 
     JobConfig config = config_of(UpdateRule::kAdagrad, 5);
     config.workers = 2;
     Server server(config);
-    Worker worker(test::member(config, 0)), other(test::member(config, 1));
+    Worker worker(test::options(config, 0)), other(test::options(config, 1));
     std::optional<Table> others;
     const auto move_rows = [&] {
       if (!others) others = other.table(JobView(config.job).tables().at(0).spec);
@@ -262,7 +262,7 @@ TEST_CASE("gpu sparse: workers on a GPU and on a CPU train one table") {
   Box box;
   std::vector<std::unique_ptr<Worker>> workers;
   for (std::uint32_t rank = 0; rank < 3; ++rank)
-    workers.push_back(std::make_unique<Worker>(test::member(config, rank)));
+    workers.push_back(std::make_unique<Worker>(test::options(config, rank)));
   std::vector<std::thread> threads;
   std::vector<float> values;
   std::vector<std::uint64_t> steps(3);

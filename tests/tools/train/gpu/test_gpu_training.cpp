@@ -27,7 +27,7 @@ using test::Box;
 using test::check_same_as_processor;
 using test::FakeBox;
 using test::job;
-using test::member;
+using test::options;
 using test::mixed;
 using test::train_job;
 using test::Trained;
@@ -166,8 +166,8 @@ TEST_CASE("gpu training: a model of more than 2 MiB trains with gradients of bfl
 
 // Counted between two runs of different length, between whose ends no step is timed.
 TEST_CASE("gpu training: a step is two launches, or is enqueued kernel by kernel where the driver records no graph") {
-  const std::vector<std::string> recorded = {"pull_pieces", "multiply", "bias_relu", "softmax_cross_entropy",
-                                             "relu_gradient", "send_pieces"};
+  const std::vector<std::string> recorded = {"pull_pieces",           "multiply",      "bias_relu",
+                                             "softmax_cross_entropy", "relu_gradient", "send_pieces"};
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const bool stream_waits : {true, false})
       for (const bool has_graphs : {true, false}) {
@@ -280,7 +280,8 @@ TEST_CASE("gpu training: however steps are enqueued, sync mode gives the same bi
   CHECK(digests == std::vector<std::uint64_t>(3, digests[0]));
 }
 
-TEST_CASE("gpu training: a guard that skips sees each loss before its gradient is pushed, one that stops behind the push") {
+TEST_CASE(
+    "gpu training: a guard that skips sees each loss before its gradient is pushed, one that stops behind the push") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const std::uint64_t push_every : {1U, 3U}) {
       CAPTURE(std::string(to_string(mode)));
@@ -313,7 +314,7 @@ TEST_CASE("gpu training: a trace has a separate track for the GPU, whose stages 
     const std::uint64_t begin = now();
     {
       Server server(config);
-      Worker worker(member(config, 0));
+      Worker worker(test::options(config, 0));
       train::SpanLog trace(folder.path("trace"));
       trace.begin_worker(0);
       train::TrainOptions options;
@@ -369,7 +370,8 @@ TEST_CASE("gpu training: no update of the model count is lost") {
       std::vector<std::unique_ptr<Worker>> workers;
       std::vector<train::CountResult> results(3);
       std::vector<std::thread> threads;
-      for (std::uint32_t rank = 0; rank < 3; ++rank) workers.push_back(std::make_unique<Worker>(member(config, rank)));
+      for (std::uint32_t rank = 0; rank < 3; ++rank)
+        workers.push_back(std::make_unique<Worker>(test::options(config, rank)));
       for (std::uint32_t rank = 0; rank < 3; ++rank)
         threads.emplace_back([&, rank] {
           train::CountOptions options;

@@ -24,7 +24,7 @@ using test::digits;
 using test::FakeBox;
 using test::job;
 using test::kRounding;
-using test::member;
+using test::options;
 using test::train_job;
 using test::Trained;
 using test::worst_difference;
@@ -61,7 +61,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
     // Pushes zeros to what is being copied: the version changes, the values do not; in the end the CPU copies.
     box.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || (pulls++ / 3) % 2 != 0) return;
-      if (!other) other = std::make_unique<Worker>(member(config, 1));
+      if (!other) other = std::make_unique<Worker>(test::options(config, 1));
       if (!weights) weights = other->variable("hid_w");
       if (grows && pulls > 30 && more < 4) {  // once there are graphs; buffers change hands, too
         const VariableSpec spec{.name = "more" + std::to_string(more++), .shape = {20011}};
@@ -76,7 +76,7 @@ TEST_CASE("gpu training: a step whose pull was torn is computed again, and sent 
     {
       const train::Dataset& data = digits().train;
       Server server(config);
-      Worker worker(member(config, 0));
+      Worker worker(test::options(config, 0));
       const auto model = train::make_model("mlp", data.features, data.classes);
       train::TrainResult result = train::train(worker, *model, data, options);
       // Kernel by kernel, so that each step, computed once or again, is a call of its own.
@@ -217,10 +217,10 @@ TEST_CASE(
     box.cuda.before_report = [&](std::size_t piece) { sent += piece == 0 ? 1 : 0; };
     const JobConfig config = job(Mode::kSync, 2, 0);
     Server server(config);
-    WorkerOptions of_worker = member(config, 0);
+    WorkerOptions of_worker = test::options(config, 0);
     of_worker.stop_requested = [&] { return is_stopped.load(); };
     Worker worker(of_worker);
-    std::optional<Worker> peer(member(config, 1));
+    std::optional<Worker> peer(test::options(config, 1));
     const train::Dataset& data = digits().train;
     const auto model = train::make_model("mlp", data.features, data.classes);
     std::thread trains([&] {
@@ -288,7 +288,7 @@ TEST_CASE(
     JobConfig config = job(Mode::kAsync, 1, 0);
     config.threads = one.threads;
     Server server(config);
-    WorkerOptions of_worker = member(config, 0);
+    WorkerOptions of_worker = test::options(config, 0);
     of_worker.threads = one.threads;
     of_worker.stop_requested = [&] { return is_stopped.load(); };
     of_worker.log = [&](const std::string& line) {

@@ -12,7 +12,7 @@
 
 #include "common/digits.hpp"
 #include "ps_shm/server.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 #include "train/loop/engine.hpp"
 
 namespace {
@@ -94,9 +94,7 @@ TEST_CASE("local steps: the outer momentum of docs/modes.md learns where each pu
 }
 
 TEST_CASE("local steps: an outer momentum that overshoots is warned of, in modes whose pushes apply at once") {
-  const auto warning = [](const JobConfig& config) {
-    return warn_of_overshooting(config, *config.optimizer.lr);
-  };
+  const auto warning = [](const JobConfig& config) { return warn_of_overshooting(config, *config.optimizer.lr); };
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
     const std::string text = warning(outer_momentum(mode, 1));
     CHECK(text.find("`lr` 1 and `momentum` 0.5") != std::string::npos);

@@ -12,8 +12,8 @@
 
 #include "ps_shm/errors.hpp"
 #include "ps_shm/server.hpp"
+#include "support/job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/test_job.hpp"
 #include "train/loop/row_decay.hpp"
 #include "train/models/sparse/row_set.hpp"
 #include "train/models/sparse/sparse_metrics.hpp"

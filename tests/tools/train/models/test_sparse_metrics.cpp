@@ -11,7 +11,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 #include "train/loop/sparse_trainer.hpp"
 
 namespace {

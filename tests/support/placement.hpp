@@ -1,4 +1,4 @@
-// Jobs with several shards, and the placement of their variables.
+// Variables in several shards, and where they lie.
 #pragma once
 
 #include <cstdint>
@@ -11,25 +11,9 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
-#include "support/test_job.hpp"
+#include "support/job.hpp"
 
 namespace ps_shm::test {
-
-inline JobConfig settings(std::uint32_t tasks, Placement placement = Placement::kRoundRobin) {
-  JobConfig config;
-  config.job = test::unique_job_name();
-  config.workers = 2;
-  config.ps_tasks = tasks;
-  config.placement = placement;
-  return config;
-}
-
-inline WorkerOptions options(const JobConfig& config) {
-  WorkerOptions given;
-  given.job = config.job;
-  given.log = [](const std::string&) {};
-  return given;
-}
 
 inline VariableSpec spec(const std::string& name, std::vector<std::uint64_t> shape,
                          UpdateRule rule = UpdateRule::kAdd) {

@@ -1,0 +1,212 @@
+// Jobs of tests: their settings, their server, and the workers, variables and tables of one process.
+#pragma once
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ps_shm/job_view.hpp"
+#include "ps_shm/server.hpp"
+#include "ps_shm/worker.hpp"
+#include "shm/segment/job_segments.hpp"
+#include "shm/segment/names.hpp"
+
+namespace ps_shm::test {
+
+inline std::string unique_job_name() {
+  static std::atomic<int> count{0};
+  return fmt::format("test-{}-{}", getpid(), count++);
+}
+
+// A job name whose segments are unlinked at the end, whichever processes created or hold them.
+class JobName {
+ public:
+  JobName() : name_(unique_job_name()) {}
+  explicit JobName(std::string name) : name_(std::move(name)) {}
+  ~JobName() {
+    for (const std::string& segment : segments()) shm::unlink_segment(segment);
+  }
+  JobName(const JobName&) = delete;
+  JobName& operator=(const JobName&) = delete;
+
+  const std::string& text() const noexcept { return name_; }
+  std::string control() const { return shm::control_name(name_); }
+
+  // The names in /dev/shm that belong to the job.
+  std::vector<std::string> segments() const {
+    std::vector<std::string> found;
+    for (const std::string& segment : shm::list_segments(control()))
+      if (segment == control() || segment.compare(0, control().size() + 1, control() + ".") == 0)
+        found.push_back(segment);
+    return found;
+  }
+
+ private:
+  std::string name_;
+};
+
+inline JobConfig with_name(JobConfig config, const std::string& name) {
+  config.job = name;
+  return config;
+}
+
+// An attachment to the job: its own descriptor, locks and addresses, as another process has them.
+inline shm::JobSegments attach(const std::string& job, shm::Access access = shm::Access::kReadWrite) {
+  shm::AttachOutcome outcome;
+  auto attached = shm::JobSegments::try_attach(job, access, outcome);
+  if (!attached) throw std::runtime_error("cannot attach to " + job);
+  return std::move(*attached);
+}
+
+// The settings of a JobConfig and of its optimizer that tests give, by name and in this order.
+struct JobSettings {
+  std::uint32_t workers = 1;
+  std::uint32_t max_workers = 0;
+  std::uint32_t threads = 1;
+  Mode mode = Mode::kAsync;
+  std::uint64_t staleness = 0;
+  std::uint32_t quorum = 0;
+  std::uint64_t stale_limit = 0;
+  Reduce reduce = Reduce::kOrdered;
+  Layout layout = Layout::kVersioned;
+  std::uint64_t chunk_bytes = 0;
+  Adds adds = Adds::kExact;
+  UpdateRule rule = UpdateRule::kSgd;
+  std::optional<float> lr{};
+  Schedule schedule{};
+  bool lr_staleness = false;
+  float momentum = 0.9F;
+  float l1 = 0.0F;
+  float l2 = 0.0F;
+  std::optional<float> weight_decay{};
+  float clip_value = 0.0F;
+  float clip_norm = 0.0F;
+  float ema = 0.0F;
+  std::uint64_t steps = 0;
+  std::optional<std::uint64_t> seed{};
+  Seconds linger{30};
+  WaitLimit step_timeout = Seconds(600);
+  std::uint32_t ps_tasks = 1;
+  Placement placement = Placement::kRoundRobin;
+  std::uint32_t partitions = 0;
+  PartitionBy partition_by = PartitionBy::kRange;
+  std::string restore{};
+  std::uint64_t first_step = 0;
+  std::uint32_t elastic_min = 0;
+  std::uint32_t elastic_max = 0;
+};
+
+// A configuration with these settings and a job name that no other has.
+inline JobConfig config_of(const JobSettings& settings = {}) {
+  JobConfig config;
+  config.job = unique_job_name();
+  config.workers = settings.workers;
+  config.max_workers = settings.max_workers;
+  config.threads = settings.threads;
+  config.mode = settings.mode;
+  config.staleness = settings.staleness;
+  config.quorum = settings.quorum;
+  config.stale_limit = settings.stale_limit;
+  config.reduce = settings.reduce;
+  config.layout = settings.layout;
+  config.chunk_bytes = settings.chunk_bytes;
+  config.adds = settings.adds;
+  config.optimizer.rule = settings.rule;
+  config.optimizer.lr = settings.lr;
+  config.optimizer.schedule = settings.schedule;
+  config.optimizer.lr_staleness = settings.lr_staleness;
+  config.optimizer.momentum = settings.momentum;
+  config.optimizer.l1 = settings.l1;
+  config.optimizer.l2 = settings.l2;
+  config.optimizer.weight_decay = settings.weight_decay;
+  config.optimizer.clip_value = settings.clip_value;
+  config.optimizer.clip_norm = settings.clip_norm;
+  config.optimizer.ema = settings.ema;
+  config.steps = settings.steps;
+  config.seed = settings.seed;
+  config.linger = settings.linger;
+  config.step_timeout = settings.step_timeout;
+  config.ps_tasks = settings.ps_tasks;
+  config.placement = settings.placement;
+  config.partitions = settings.partitions;
+  config.partition_by = settings.partition_by;
+  config.restore = settings.restore;
+  config.first_step = settings.first_step;
+  config.elastic_min = settings.elastic_min;
+  config.elastic_max = settings.elastic_max;
+  return config;
+}
+
+// Options of a worker of the job, which logs nothing.
+inline WorkerOptions options(const JobConfig& config, std::optional<std::uint32_t> rank = {},
+                             std::uint32_t threads = 1) {
+  return {.job = config.job, .rank = rank, .threads = threads, .log = [](const std::string&) {}};
+}
+
+inline void zero(std::span<float> out) { std::fill(out.begin(), out.end(), 0.0F); }
+
+inline VariableSpec vector_of(std::uint64_t elements, std::optional<UpdateRule> rule = UpdateRule::kAdd) {
+  return {.name = "v", .shape = {elements}, .rule = rule};
+}
+
+// The values of the variable's elements, or of some of its rows.
+inline std::vector<float> pulled(Worker& worker, const Variable& variable) {
+  std::vector<float> out(variable.element_count());
+  worker.pull(variable, out);
+  return out;
+}
+inline std::vector<float> pulled(Worker& worker, const Variable& variable, const std::vector<std::uint32_t>& ids) {
+  std::vector<float> out(ids.size() * variable.row_size());
+  worker.pull_rows(variable, ids, out);
+  return out;
+}
+
+// A job and its server.
+struct Job {
+  JobConfig config;
+  JobName name{config.job};
+  Server server{config};
+
+  explicit Job(const JobSettings& settings = {}) : config(config_of(settings)) {}
+  template <std::same_as<JobConfig> Config>
+  explicit Job(const Config& given) : config(given) {}
+
+  JobView view() const { return JobView(config.job); }
+  shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
+    return test::attach(config.job, access);
+  }
+  WorkerOptions options(std::optional<std::uint32_t> rank = {}, std::uint32_t threads = 1) const {
+    return test::options(config, rank, threads);
+  }
+  Worker join(std::optional<std::uint32_t> rank = {}, std::uint32_t threads = 1) const {
+    return Worker(options(rank, threads));
+  }
+};
+
+// A job, and a worker of it which has declared a variable.
+struct VariableJob : Job {
+  Worker worker{join({}, config.threads)};
+  VariableSpec spec;
+  Variable variable;
+
+  VariableJob(const JobSettings& settings, const VariableSpec& declared, const Initializer& initialize = zero)
+      : Job(settings), spec(declared), variable(worker.variable(spec, initialize)) {}
+  template <std::same_as<JobConfig> Config>
+  VariableJob(const Config& given, const VariableSpec& declared, const Initializer& initialize = zero)
+      : Job(given), spec(declared), variable(worker.variable(spec, initialize)) {}
+
+  std::vector<float> pull() { return pulled(worker, variable); }
+  std::vector<float> pull(const std::vector<std::uint32_t>& ids) { return pulled(worker, variable, ids); }
+};
+
+}  // namespace ps_shm::test
