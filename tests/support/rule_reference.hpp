@@ -35,8 +35,7 @@ inline double clipped(const Settings& s, double g) {
   return s.clip_value > 0 ? std::clamp(g, -double(s.clip_value), double(s.clip_value)) : g;
 }
 
-// The formulas of rule_table.hpp, except that of rowwise_adagrad, which the tests of rows have. `g` is scaled and
-// clipped; the terms of the sums that it was computed from were as large as `g_size`.
+// The formulas of rule_table.hpp, except that of rowwise_adagrad, which ReferenceRow has. `g` is scaled and clipped; the terms of the sums that it was computed from were as large as `g_size`.
 inline Element reference(const Settings& s, double rate, double t, const Element& from, double g, double g_size) {
   Element to;
   const double w0 = from.x[0], a = from.x[1], b = from.x[2], epsilon = s.epsilon;
@@ -120,5 +119,47 @@ inline Element reference(const Settings& s, double rate, double t, const Element
   }
   return to;
 }
+
+// A row in float64, with the state of its elements and its own.
+class ReferenceRow {
+ public:
+  ReferenceRow(const Settings& settings, double rate, const std::vector<float>& first)
+      : settings_(settings),
+        rate_(rate),
+        mean_squares_(settings.initial_accumulator),
+        values_(first.begin(), first.end()) {
+    for (const double value : values_) {
+      Element& element = elements_.emplace_back();
+      element.x[0] = value;
+      if (settings.rule == UpdateRule::kAdagrad) element.x[1] = settings.initial_accumulator;
+      if (settings.rule == UpdateRule::kFtrl && value != 0)
+        element.x[2] = -value * (settings.ftrl_beta / rate + settings.l2) - std::copysign(double(settings.l1), value);
+    }
+  }
+
+  void push(const std::vector<float>& gradient) {
+    ++pushes_;
+    double squares = 0;
+    for (const float g : gradient) squares += double(g) * g;
+    mean_squares_ += squares / double(gradient.size());
+    for (std::size_t i = 0; i < values_.size(); ++i) {
+      const double g = gradient[i];
+      if (settings_.rule == UpdateRule::kRowwiseAdagrad)
+        elements_[i].x[0] -= rate_ * g / (std::sqrt(mean_squares_) + settings_.epsilon);
+      else
+        elements_[i] = reference(settings_, rate_, pushes_, elements_[i], g, std::abs(g));
+      values_[i] = elements_[i].x[0];
+    }
+  }
+
+  const std::vector<double>& values() const { return values_; }
+
+ private:
+  Settings settings_;
+  double rate_, mean_squares_;
+  double pushes_ = 0;
+  std::vector<double> values_;
+  std::vector<Element> elements_;
+};
 
 }  // namespace ps_shm::test

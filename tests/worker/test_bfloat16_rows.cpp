@@ -18,10 +18,10 @@
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/slots/inplace_bfloat16.hpp"
-#include "support/bfloat16_reference.hpp"
 #include "support/folder.hpp"
 #include "support/rows_job.hpp"
 #include "support/rule_reference.hpp"
+#include "support/twins.hpp"
 
 using namespace ps_shm;
 using namespace ps_shm::test;
@@ -72,7 +72,7 @@ TEST_CASE("rows of bfloat16: every rule follows its float32 form with rounding, 
       VariableJob job(config, halves({kRows, width}), first_halves);
       const std::uint64_t rows_of_block = block_elements(job) / width;
       const std::uint64_t seed = update::rounding_seed(*config.seed, "v");
-      BFloat16Reference reference(config.optimizer, 1, width, kRate);
+      TwinRows reference(config.optimizer, 1, width, kRate);
       const Floats first = first_values(kRows * width);
       for (std::uint32_t row = 0; row < kRows; ++row) reference.begin(row, first.data() + row * width);
       const Ids all = ids_of_all(kRows);
@@ -130,7 +130,7 @@ TEST_CASE("rows of bfloat16: a row that is longer than a block, whose blocks beg
     VariableJob job(config, halves({kRows, kWidth}), first_halves);
     const std::uint64_t of_block = block_elements(job), seed = update::rounding_seed(*config.seed, "v");
     REQUIRE(of_block < kWidth);
-    BFloat16Reference reference(config.optimizer, 1, 1, kRate);  // of rows of one element
+    TwinRows reference(config.optimizer, 1, 1, kRate);  // of rows of one element
     const Floats first = first_values(kRows * kWidth);
     for (std::uint32_t i = 0; i < first.size(); ++i) reference.begin(i, &first[i]);
     std::mt19937_64 random(4);

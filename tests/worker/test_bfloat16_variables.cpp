@@ -17,6 +17,7 @@
 #include "support/error_text.hpp"
 #include "support/job.hpp"
 #include "support/rule_reference.hpp"
+#include "support/twins.hpp"
 #include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
 #include "update/rules.hpp"
@@ -48,8 +49,6 @@ VariableSpec spec_of(std::vector<std::uint64_t> shape) {
   return {.name = "v", .shape = std::move(shape), .dtype = DType::kBFloat16, .regularize = 1};
 }
 
-float value_of(std::uint16_t bits) { return update::BFloat16{bits}; }
-
 std::uint16_t first_bits(std::size_t i) { return static_cast<std::uint16_t>(0x3f00 + i % 97 + (i % 2 << 15)); }
 void first_values(std::span<float> out) {
   auto* const bits = reinterpret_cast<BFloat16Bits*>(out.data());
@@ -63,39 +62,24 @@ std::vector<float> gradient(std::size_t count, std::uint32_t rank, int step) {
   return out;
 }
 
-// The same variable in float32, rounded after each update by the numbers of its elements.
-struct Reference {
-  update::Settings settings;
-  std::size_t count, arrays;
-  std::uint64_t seed;
-  std::vector<float> now, next;
-
+// The same variable in private memory.
+struct Reference : Twin {
   Reference(const JobConfig& config, std::size_t elements)
-      : settings(update::settings_of(config.optimizer, config.optimizer.rule, 1)),
-        count(elements),
-        arrays(1 + update::slots_per_element(settings)),
-        seed(update::rounding_seed(*config.seed, "v")),
-        now(arrays * count),
-        next(arrays * count) {
-    for (std::size_t i = 0; i < count; ++i) now[i] = value_of(first_bits(i));
-    update::initialise_slots(settings, kRate, now.data(), now.data() + count, count, count);
-  }
-  std::vector<float> array(std::size_t which) const {
-    return {now.begin() + std::ptrdiff_t(which * count), now.begin() + std::ptrdiff_t((which + 1) * count)};
+      : Twin(config, config.optimizer.rule, values_of_first_bits(elements), DType::kBFloat16) {}
+
+  static std::vector<float> values_of_first_bits(std::size_t count) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = update::BFloat16{first_bits(i)};
+    return values;
   }
   void step(int number, const std::vector<std::vector<float>>& gradients) {
     std::vector<update::Contribution> given;
     for (const std::vector<float>& one : gradients) given.push_back({one.data()});
-    const auto updates = static_cast<std::uint64_t>(number);
-    update::apply_combined(settings, {kRate, updates}, next.data(), now.data(), count, given, count);
-    const std::uint64_t key = update::rounding_key(seed, updates);
-    for (std::size_t i = 0; i < count; ++i)
-      next[i] = value_of(update::round_by(next[i], update::rounding_bits(key, static_cast<std::uint32_t>(i))));
-    now.swap(next);
+    Twin::step(static_cast<std::uint64_t>(number), kRate, given);
   }
   std::vector<std::byte> bytes() const {
-    std::vector<std::byte> all(2 * count);
-    update::round_to_nearest(reinterpret_cast<BFloat16Bits*>(all.data()), now.data(), count);
+    std::vector<std::byte> all(2 * count());
+    update::round_to_nearest(reinterpret_cast<BFloat16Bits*>(all.data()), values().data(), count());
     return all;
   }
 };
@@ -108,29 +92,29 @@ std::vector<std::byte> bytes_of(Worker& worker, const Variable& variable) {
 
 // Whether everything that can be read of the variable is what the reference has.
 void check_all(Worker& worker, const Variable& variable, const Reference& reference, const std::string& job) {
-  std::vector<float> out(reference.count);
+  std::vector<float> out(reference.count());
   worker.pull(variable, out);
-  CHECK(out == reference.array(0));
+  CHECK(out == reference.values());
   CHECK(bytes_of(worker, variable) == reference.bytes());
   const JobView view(job);
-  CHECK(view.values("v") == reference.array(0));
+  CHECK(view.values("v") == reference.values());
   CHECK(view.bytes("v") == reference.bytes());
   const std::vector<std::string> slots = view.variables().front().slots;
-  REQUIRE(slots.size() == reference.arrays - 1);
+  REQUIRE(slots.size() == reference.arrays() - 1);
   for (std::size_t k = 0; k < slots.size(); ++k) CHECK(view.slot("v", slots[k]) == reference.array(1 + k));
   const Snapshot snapshot = worker.snapshot();
-  std::vector<std::byte> stored(2 * reference.count);
+  std::vector<std::byte> stored(2 * reference.count());
   snapshot.copy("v", stored);
   CHECK(stored == reference.bytes());
   snapshot.copy("v", out);
-  CHECK(out == reference.array(0));
+  CHECK(out == reference.values());
   for (std::size_t k = 0; k < slots.size(); ++k) {
     snapshot.copy("v", out, slots[k]);
     CHECK(out == reference.array(1 + k));
   }
-  if (reference.count > 8 && !slots.empty()) {  // in pieces, as a checkpoint reads it
+  if (reference.count() > 8 && !slots.empty()) {  // in pieces, as a checkpoint reads it
     std::vector<float> piece(4);
-    snapshot.read("v", (reference.count - 4) * sizeof(float), std::as_writable_bytes(std::span(piece)), slots[0]);
+    snapshot.read("v", (reference.count() - 4) * sizeof(float), std::as_writable_bytes(std::span(piece)), slots[0]);
     CHECK(std::equal(piece.begin(), piece.end(), reference.array(1).end() - 4));
   }
 }
@@ -154,16 +138,16 @@ TEST_CASE("bfloat16: one worker follows each rule's float32 form with rounding, 
         const Variable variable = worker.variable(spec_of(shape), first_values);
         Reference reference(job.config, variable.element_count());
         for (int step = 0; step < kSteps; ++step) {
-          const std::vector<float> g = gradient(reference.count, 0, step);
+          const std::vector<float> g = gradient(reference.count(), 0, step);
           worker.push(variable, g);
           reference.step(step, {g});
           worker.step();
         }
         check_all(worker, variable, reference, job.name.text());
         if (update::traits_of(rule).is_sum) continue;
-        std::vector<float> averages(reference.count);
+        std::vector<float> averages(reference.count());
         worker.pull_average(variable, averages);
-        CHECK(averages == reference.array(reference.arrays - 1));
+        CHECK(averages == reference.array(reference.arrays() - 1));
         CHECK(job.view().averages("v") == averages);
       }
 }
@@ -204,7 +188,7 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
       Reference reference(job.config, variable.element_count());
       for (int step = 0; step < kSteps; ++step) {
         std::vector<std::vector<float>> all;
-        for (std::uint32_t rank = 0; rank < kWorkers; ++rank) all.push_back(gradient(reference.count, rank, step));
+        for (std::uint32_t rank = 0; rank < kWorkers; ++rank) all.push_back(gradient(reference.count(), rank, step));
         worker.push(variable, all[0]);
         worker.step();
         reference.step(step, all);

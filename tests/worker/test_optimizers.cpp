@@ -14,6 +14,7 @@
 #include "ps_shm/worker.hpp"
 #include "support/job.hpp"
 #include "support/rule_reference.hpp"
+#include "support/twins.hpp"
 #include "update/rules.hpp"
 
 using namespace ps_shm;
@@ -59,24 +60,11 @@ void first_values(std::span<float> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = first_value(i);
 }
 
-// The same variable in private memory.
-struct Twin {
-  update::Settings settings;
-  std::size_t arrays;
-  std::vector<float> now, next;
-
-  Twin(const JobConfig& config, UpdateRule rule)
-      : settings(update::settings_of(config.optimizer, rule, true)), arrays(1 + update::slots_per_element(settings)) {
-    now.resize(arrays * kElements);
-    next.resize(arrays * kElements);
-    first_values(std::span(now).first(kElements));
-    update::initialise_slots(settings, 0.05F, now.data(), now.data() + kElements, kElements, kElements);
-  }
-  std::vector<float> array(std::size_t which) const {
-    return {now.begin() + static_cast<std::ptrdiff_t>(which * kElements),
-            now.begin() + static_cast<std::ptrdiff_t>((which + 1) * kElements)};
-  }
-};
+std::vector<float> values_at_first() {
+  std::vector<float> values(kElements);
+  first_values(values);
+  return values;
+}
 
 }  // namespace
 
@@ -87,23 +75,21 @@ TEST_CASE("optimizers: one worker in async mode follows the formula, step by ste
     Job job(optimizing(1, Mode::kAsync, rule));
     Worker worker = job.join();
     const Variable variable = worker.variable(regular(rule), first_values);
-    Twin twin(job.config, rule);
+    Twin twin(job.config, rule, values_at_first());
     std::vector<float> out(kElements);
     for (int step = 0; step < 6; ++step) {
       const std::vector<float> g = gradient(0, step);
       worker.push(variable, g);
       const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
-      update::apply(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
-                    kElements, g.data(), 1.0F, kElements);
-      twin.now.swap(twin.next);
+      twin.step(static_cast<std::uint64_t>(step), rate, {{g.data()}});
       worker.step();
       worker.pull(variable, out);
-      CHECK(out == twin.array(0));
+      CHECK(out == twin.values());
       worker.pull_average(variable, out);
-      CHECK(out == twin.array(twin.arrays - 1));
+      CHECK(out == twin.array(twin.arrays() - 1));
     }
-    CHECK(job.view().averages("v") == twin.array(twin.arrays - 1));
-    CHECK(job.view().variables()[0].slots.size() == twin.arrays - 1);
+    CHECK(job.view().averages("v") == twin.array(twin.arrays() - 1));
+    CHECK(job.view().variables()[0].slots.size() == twin.arrays() - 1);
   }
 }
 
@@ -125,7 +111,7 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
         }
       });
     for (std::thread& thread : threads) thread.join();
-    Twin twin(job.config, rule);
+    Twin twin(job.config, rule, values_at_first());
     for (int step = 0; step < 6; ++step) {
       std::vector<std::vector<float>> gradients;
       std::vector<update::Contribution> contributions;
@@ -136,12 +122,10 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
         contributions.push_back({g.data(), scale});
       }
       const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
-      update::apply_combined(twin.settings, {rate, static_cast<std::uint64_t>(step)}, twin.next.data(), twin.now.data(),
-                             kElements, contributions, kElements);
-      twin.now.swap(twin.next);
+      twin.step(static_cast<std::uint64_t>(step), rate, contributions);
     }
-    CHECK(job.view().values("v") == twin.array(0));
-    CHECK(job.view().averages("v") == twin.array(twin.arrays - 1));
+    CHECK(job.view().values("v") == twin.values());
+    CHECK(job.view().averages("v") == twin.array(twin.arrays() - 1));
   }
 }
 

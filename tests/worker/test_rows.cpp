@@ -24,83 +24,6 @@ namespace {
 
 const auto kRules = test::rules_where([](const update::Traits&) { return true; });
 
-// One row under one rule in float64, by the formulas of src/update/rule_table.hpp.
-class ReferenceRow {
- public:
-  ReferenceRow(const Optimizer& optimizer, std::vector<float> first) : o_(optimizer), w_(first.begin(), first.end()) {
-    const bool is_adagrad = o_.rule == UpdateRule::kAdagrad || o_.rule == UpdateRule::kRowwiseAdagrad;
-    a_.assign(w_.size(), is_adagrad ? double(o_.initial_accumulator) : 0.0);
-    b_.assign(w_.size(), 0.0);
-    row_ = o_.initial_accumulator;
-    rate_ = o_.lr.value();
-    if (o_.rule == UpdateRule::kFtrl)
-      for (std::size_t i = 0; i < w_.size(); ++i)
-        a_[i] = w_[i] == 0 ? 0 : -w_[i] * (o_.ftrl_beta / rate_) - std::copysign(double(o_.l1), w_[i]);
-  }
-
-  void push(const std::vector<float>& gradient) {
-    ++t_;
-    double squares = 0;
-    for (const float g : gradient) squares += double(g) * g;
-    row_ += squares / double(gradient.size());
-    for (std::size_t i = 0; i < w_.size(); ++i) push_one(w_[i], a_[i], b_[i], gradient[i]);
-  }
-
-  const std::vector<double>& values() const { return w_; }
-
- private:
-  void push_one(double& w, double& a, double& b, double g) {
-    switch (o_.rule) {
-      case UpdateRule::kAdd:
-        w += g;
-        break;
-      case UpdateRule::kSgd:
-        w -= rate_ * g;
-        break;
-      case UpdateRule::kMomentum:
-        a = o_.momentum * a + g;
-        w -= rate_ * a;
-        break;
-      case UpdateRule::kNesterov:
-        a = o_.momentum * a + g;
-        w -= rate_ * (g + o_.momentum * a);
-        break;
-      case UpdateRule::kAdagrad:
-        a += g * g;
-        w -= rate_ * g / (std::sqrt(a) + o_.epsilon);
-        break;
-      case UpdateRule::kRmsProp:
-        a = o_.rho * a + (1 - o_.rho) * g * g;
-        w -= rate_ * g / (std::sqrt(a) + o_.epsilon);
-        break;
-      case UpdateRule::kAdamW:
-        w -= rate_ * 0.01 * w;
-        [[fallthrough]];
-      case UpdateRule::kAdam:
-        a = o_.beta1 * a + (1 - o_.beta1) * g;
-        b = o_.beta2 * b + (1 - o_.beta2) * g * g;
-        w -= rate_ * (a / (1 - std::pow(o_.beta1, t_))) / (std::sqrt(b / (1 - std::pow(o_.beta2, t_))) + o_.epsilon);
-        break;
-      case UpdateRule::kFtrl: {
-        const double before = std::sqrt(b);
-        b += g * g;
-        a += g - (std::sqrt(b) - before) / rate_ * w;
-        const double left = std::fabs(a) - o_.l1;
-        w = left <= 0 ? 0 : -std::copysign(left, a) / ((o_.ftrl_beta + std::sqrt(b)) / rate_);
-        break;
-      }
-      case UpdateRule::kRowwiseAdagrad:
-        w -= rate_ * g / (std::sqrt(row_) + o_.epsilon);
-        break;
-    }
-  }
-
-  Optimizer o_;
-  std::vector<double> w_, a_, b_;
-  double row_ = 0, rate_ = 0;
-  int t_ = 0;
-};
-
 }  // namespace
 
 TEST_CASE("rows: a pull writes each row to its position, in any order, repeated or absent") {
@@ -142,9 +65,9 @@ TEST_CASE("rows: pushes follow the formulas of every update rule, and do not cha
       JobConfig config = row_config(rule);
       config.optimizer.l1 = 0.05F;  // of ftrl
       RowsJob job(config, {20, width});
-      std::map<std::uint64_t, ReferenceRow> reference;
-      for (std::uint64_t row = 0; row < 20; ++row)
-        reference.emplace(row, ReferenceRow(config.optimizer, job.first_row(row)));
+      const update::Settings settings = update::settings_of(config.optimizer, rule, true);
+      std::vector<test::ReferenceRow> reference;
+      for (std::uint64_t row = 0; row < 20; ++row) reference.emplace_back(settings, 0.1, job.first_row(row));
       std::mt19937_64 random(7);
       std::uniform_real_distribution<float> draw(-1, 1);
       for (int push = 0; push < 40; ++push) {

@@ -15,11 +15,11 @@
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/job_view.hpp"
 #include "shm/table/table_segment.hpp"
-#include "support/bfloat16_reference.hpp"
 #include "support/error_text.hpp"
 #include "support/folder.hpp"
 #include "support/rule_reference.hpp"
 #include "support/table_job.hpp"
+#include "support/twins.hpp"
 #include "update/bfloat16.hpp"
 
 using namespace ps_shm;
@@ -37,7 +37,7 @@ TableSpec bfloat16_spec(std::uint64_t max_rows, std::uint64_t width = 3) {
 
 // Rows that round by the number of a row's push.
 struct ReferenceTable {
-  BFloat16Reference rows;
+  TwinRows rows;
   std::uint64_t seed;
   std::map<std::uint64_t, std::uint64_t> pushes;
 
@@ -81,7 +81,7 @@ TEST_CASE("table of bfloat16: every rule follows its float32 form with rounding,
       }
       CHECK(job.pull(keys) == reference.rows.values(keys));
       job.table.dump(0, [&](const TableRow& row) {
-        const BFloat16Reference::Row& there = reference.rows.at(row.key);
+        const TwinRows::Row& there = reference.rows.at(row.key);
         if (update::traits_of(rule).has_row_state()) CHECK(row.state.back() == there.state);
         if (reference.rows.record() == 4) CHECK(row.state[2 * width] == there.numbers[3]);
       });

@@ -1,13 +1,17 @@
-// Rows of bfloat16 as they have to be: the float32 form of their rule, every number rounded behind each update.
+// Variables and rows in private memory that follow the float32 form of their rule, and round as their dtype says: those
+// in shared memory have to have the same bits.
 #pragma once
 
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "ps_shm/job_config.hpp"
 #include "ps_shm/optimizer.hpp"
 #include "update/bfloat16.hpp"
 #include "update/dtypes.hpp"
@@ -33,7 +37,52 @@ inline void check_mean_of_small_steps(const std::vector<float>& values, int chan
   CHECK(std::abs(sum / count - expected) < 5 * sigma);
 }
 
-class BFloat16Reference {
+// A variable "v" that is updated as a whole. Its arrays are the values and, behind each other, the state.
+class Twin {
+ public:
+  Twin(const JobConfig& config, UpdateRule rule, const std::vector<float>& first, DType dtype = DType::kFloat32)
+      : settings_(update::settings_of(config.optimizer, rule, 1)),
+        count_(first.size()),
+        arrays_(1 + update::slots_per_element(settings_)),
+        now_(first),
+        next_(arrays_ * count_) {
+    if (dtype == DType::kBFloat16) seed_ = update::rounding_seed(*config.seed, "v");
+    now_.resize(arrays_ * count_);
+    update::initialise_slots(settings_, *config.optimizer.lr, now_.data(), now_.data() + count_, count_, count_);
+  }
+
+  std::size_t count() const { return count_; }
+  std::size_t arrays() const { return arrays_; }
+  std::vector<float> array(std::size_t which) const {
+    return {now_.begin() + std::ptrdiff_t(which * count_), now_.begin() + std::ptrdiff_t((which + 1) * count_)};
+  }
+  std::vector<float> values() const { return array(0); }
+
+  // The update behind so many others.
+  void step(std::uint64_t updates, float rate, const std::vector<update::Contribution>& gradients) {
+    if (gradients.size() == 1)
+      update::apply(settings_, {rate, updates}, next_.data(), now_.data(), count_, gradients[0].gradient,
+                    gradients[0].scale, count_);
+    else
+      update::apply_combined(settings_, {rate, updates}, next_.data(), now_.data(), count_, gradients, count_);
+    if (seed_) {
+      const std::uint64_t key = update::rounding_key(*seed_, updates);
+      for (std::size_t i = 0; i < count_; ++i)
+        next_[i] =
+            update::BFloat16{update::round_by(next_[i], update::rounding_bits(key, static_cast<std::uint32_t>(i)))};
+    }
+    now_.swap(next_);
+  }
+
+ private:
+  update::Settings settings_;
+  std::size_t count_, arrays_;
+  std::optional<std::uint64_t> seed_;  // of what rounds the values
+  std::vector<float> now_, next_;
+};
+
+// Rows of bfloat16, whose numbers, state included, are rounded behind each update.
+class TwinRows {
  public:
   // The numbers of its elements, with their state, as floats; then the row's own state.
   struct Row {
@@ -41,7 +90,7 @@ class BFloat16Reference {
     float state = 0;
   };
 
-  BFloat16Reference(const Optimizer& optimizer, float regularize, std::uint64_t width, float rate)
+  TwinRows(const Optimizer& optimizer, float regularize, std::uint64_t width, float rate)
       : settings_(update::settings_of(optimizer, optimizer.rule, regularize)),
         width_(width),
         record_(1 + update::slots_per_element(settings_.rule, false, true)),
