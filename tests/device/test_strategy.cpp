@@ -6,8 +6,10 @@
 #include <vector>
 
 #include "device/strategy.hpp"
+#include "support/error_text.hpp"
 
 using namespace ps_shm::device;
+using ps_shm::test::contains;
 
 namespace {
 
@@ -42,8 +44,6 @@ GpuInfo with_old_driver(GpuInfo gpu) {
   return gpu;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 void check_sentences(const Strategy& strategy) {
   for (const std::string& reason : {strategy.pull_reason, strategy.push_reason, strategy.native_reason,
                                     strategy.registration_reason, strategy.wait_reason}) {
@@ -51,8 +51,8 @@ void check_sentences(const Strategy& strategy) {
     REQUIRE(reason.size() > 20);
     CHECK(std::isupper(static_cast<unsigned char>(reason[0])));
     CHECK(reason.back() == '.');
-    CHECK_FALSE(has(reason, "  "));
-    CHECK_FALSE(has(reason, "\n"));
+    CHECK_FALSE(contains(reason, "  "));
+    CHECK_FALSE(contains(reason, "\n"));
   }
 }
 
@@ -65,9 +65,9 @@ TEST_CASE("strategy: on PCIe gradients are staged and shards are registered for 
     CHECK_FALSE(strategy.native_adds);
     CHECK_FALSE(strategy.wide_adds);
     CHECK(strategy.read_only);
-    CHECK(has(strategy.native_reason, "not atomic towards CPUs"));
-    CHECK(has(strategy.native_reason, "attribute 86 is 0"));
-    CHECK(has(strategy.registration_reason, "reading only"));
+    CHECK(contains(strategy.native_reason, "not atomic towards CPUs"));
+    CHECK(contains(strategy.native_reason, "attribute 86 is 0"));
+    CHECK(contains(strategy.registration_reason, "reading only"));
   }
 }
 
@@ -77,14 +77,15 @@ TEST_CASE("strategy: small pulls are done by a kernel, large ones by the copy en
   };
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{4}, kKernelPullBytes}) {
     CHECK(pull_of(bytes).pull == PullPath::kKernel);
-    CHECK(has(pull_of(bytes).pull_reason, "no more than 2 MiB, so one kernel"));
+    CHECK(contains(pull_of(bytes).pull_reason, "no more than 2 MiB, so one kernel"));
   }
   for (const std::size_t bytes : {kKernelPullBytes + 1, std::size_t{1} << 40}) {
     CHECK(pull_of(bytes).pull == PullPath::kCopyEngine);
     CHECK_FALSE(pull_of(bytes).gathers_rest);
-    CHECK(has(pull_of(bytes).pull_reason,
-              "MiB that are in chunks with at least 128 KiB of values: it reads host memory faster than a kernel."));
-    CHECK(has(describe(pull_of(bytes)), "pulls by the copy engine, pushes "));
+    CHECK(
+        contains(pull_of(bytes).pull_reason,
+                 "MiB that are in chunks with at least 128 KiB of values: it reads host memory faster than a kernel."));
+    CHECK(contains(describe(pull_of(bytes)), "pulls by the copy engine, pushes "));
   }
 }
 
@@ -97,8 +98,9 @@ TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull
     const Strategy strategy = choose_strategy(pcie_gpu(), input);
     CHECK(strategy.pull == PullPath::kKernel);
     CHECK(strategy.stream_waits);
-    CHECK(has(strategy.pull_reason,
-              "chunks with at least 128 KiB of values (`chunk-bytes`), but no more than 2 MiB are in such chunks"));
+    CHECK(
+        contains(strategy.pull_reason,
+                 "chunks with at least 128 KiB of values (`chunk-bytes`), but no more than 2 MiB are in such chunks"));
     check_sentences(strategy);
   }
   input.large_chunk_bytes = kKernelPullBytes + 1;
@@ -106,8 +108,8 @@ TEST_CASE("strategy: small chunks are pulled by a kernel, however large the pull
   CHECK(both.pull == PullPath::kCopyEngine);
   CHECK(both.gathers_rest);
   CHECK_FALSE(both.stream_waits);
-  CHECK(has(both.pull_reason, "faster than a kernel, which gathers the others meanwhile."));
-  CHECK(has(describe(both), "pulls by the copy engine and a kernel, pushes "));
+  CHECK(contains(both.pull_reason, "faster than a kernel, which gathers the others meanwhile."));
+  CHECK(contains(describe(both), "pulls by the copy engine and a kernel, pushes "));
   check_sentences(both);
 }
 
@@ -117,18 +119,18 @@ TEST_CASE("strategy: what is said of variables and rows has a reason for pulls, 
         kernel.pull_reason + " " + kernel.push_reason + " " + kernel.registration_reason);
   const std::string pulls = "A kernel reads the rows", copies = "The CPU copies the rows that a batch names";
   const std::string rows = reasons_for_rows(kernel, "");
-  CHECK(has(rows, pulls));
-  CHECK(has(rows, "The GPU sums the gradients of each row"));
-  CHECK(has(rows, kernel.registration_reason));
-  CHECK(has(reasons_for_rows(kernel, "it is bfloat16"), copies + ": it is bfloat16."));
+  CHECK(contains(rows, pulls));
+  CHECK(contains(rows, "The GPU sums the gradients of each row"));
+  CHECK(contains(rows, kernel.registration_reason));
+  CHECK(contains(reasons_for_rows(kernel, "it is bfloat16"), copies + ": it is bfloat16."));
   GpuInfo unable = pcie_gpu();
   unable.host_register_supported = 0;
   const std::string through_host = reasons_for_rows(choose_strategy(unable, kVersioned), "");
-  CHECK(has(through_host, copies + "."));
-  CHECK(has(through_host, "attribute 99"));
+  CHECK(contains(through_host, copies + "."));
+  CHECK(contains(through_host, "attribute 99"));
   Strategy native = kernel;
   native.native_adds = true;
-  CHECK(has(reasons_for_rows(native, ""), "a GpuLink may have the GPU add to them"));
+  CHECK(contains(reasons_for_rows(native, ""), "a GpuLink may have the GPU add to them"));
 }
 
 TEST_CASE("strategy: where registering for reading only was refused, the reason says so") {
@@ -137,7 +139,7 @@ TEST_CASE("strategy: where registering for reading only was refused, the reason 
   CHECK(strategy.read_only);
   note_refusal("the driver says no", strategy);
   CHECK_FALSE(strategy.read_only);
-  CHECK(has(strategy.registration_reason, "the driver says no"));
+  CHECK(contains(strategy.registration_reason, "the driver says no"));
   check_sentences(strategy);
 }
 
@@ -148,9 +150,9 @@ TEST_CASE("strategy: native float adds are used for additive in-place variables,
   CHECK_FALSE(strategy.read_only);
   CHECK(strategy.push == PushPath::kStaged);  // for other variables
   CHECK(strategy.pull == PullPath::kKernel);
-  CHECK(has(strategy.native_reason, "by fours"));
-  CHECK(has(strategy.registration_reason, "reading and writing"));
-  CHECK(has(strategy.push_reason, "Of all other variables"));
+  CHECK(contains(strategy.native_reason, "by fours"));
+  CHECK(contains(strategy.registration_reason, "reading and writing"));
+  CHECK(contains(strategy.push_reason, "Of all other variables"));
 }
 
 TEST_CASE("strategy: native float adds are not used in a versioned job") {
@@ -158,7 +160,7 @@ TEST_CASE("strategy: native float adds are not used in a versioned job") {
   CHECK_FALSE(strategy.native_adds);
   CHECK_FALSE(strategy.wide_adds);
   CHECK(strategy.read_only);
-  CHECK(has(strategy.native_reason, "no variable is in place"));
+  CHECK(contains(strategy.native_reason, "no variable is in place"));
 }
 
 TEST_CASE("strategy: vector adds of four need their bit and compute capability 9") {
@@ -166,7 +168,7 @@ TEST_CASE("strategy: vector adds of four need their bit and compute capability 9
   gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
   CHECK(choose_strategy(gpu, kAdditive).native_adds);
   CHECK_FALSE(choose_strategy(gpu, kAdditive).wide_adds);
-  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "one by one"));
+  CHECK(contains(choose_strategy(gpu, kAdditive).native_reason, "one by one"));
   gpu = grace_hopper();
   gpu.properties.major = 8;
   CHECK(choose_strategy(gpu, kAdditive).native_adds);
@@ -180,7 +182,7 @@ TEST_CASE("strategy: before CUDA 13.0 attribute 86 alone decides, and there are 
   CHECK(strategy.native_adds);
   CHECK_FALSE(strategy.wide_adds);
   CHECK_FALSE(strategy.read_only);
-  CHECK(has(strategy.native_reason, "attribute 86"));
+  CHECK(contains(strategy.native_reason, "attribute 86"));
   CHECK_FALSE(choose_strategy(with_old_driver(pcie_gpu()), kAdditive).native_adds);
 }
 
@@ -192,15 +194,15 @@ TEST_CASE("strategy: the float add's own bits override attribute 86, either way"
   CHECK_FALSE(strategy.native_adds);
   CHECK_FALSE(strategy.wide_adds);
   CHECK(strategy.read_only);
-  CHECK(has(strategy.native_reason, "attribute 86"));
-  CHECK(has(strategy.native_reason, "not for adds of single floats"));
+  CHECK(contains(strategy.native_reason, "attribute 86"));
+  CHECK(contains(strategy.native_reason, "not for adds of single floats"));
 
   gpu = pcie_gpu();
   gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
   CHECK(has_native_float_adds(gpu));
   strategy = choose_strategy(gpu, kAdditive);
   CHECK(strategy.native_adds);
-  CHECK(has(strategy.native_reason, "lists the float add"));
+  CHECK(contains(strategy.native_reason, "lists the float add"));
 }
 
 TEST_CASE("strategy: bits of other operations do not imply the float add") {
@@ -214,9 +216,9 @@ TEST_CASE("strategy: partially native atomics are staged unless the float add is
   GpuInfo gpu = pcie_gpu();
   gpu.partial_host_native_atomics = 1;
   CHECK_FALSE(choose_strategy(gpu, kAdditive).native_adds);
-  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "the float add is not among them"));
+  CHECK(contains(choose_strategy(gpu, kAdditive).native_reason, "the float add is not among them"));
   CHECK_FALSE(choose_strategy(with_old_driver(gpu), kAdditive).native_adds);
-  CHECK(has(choose_strategy(with_old_driver(gpu), kAdditive).native_reason, "cannot say which"));
+  CHECK(contains(choose_strategy(with_old_driver(gpu), kAdditive).native_reason, "cannot say which"));
   gpu.host_atomics[kFloatAdd] = kAtomicScalar32;
   CHECK(choose_strategy(gpu, kAdditive).native_adds);
 }
@@ -226,9 +228,9 @@ TEST_CASE("strategy: no answer about host atomics counts as no") {
   gpu.host_native_atomics = gpu.partial_host_native_atomics = -1;
   const Strategy strategy = choose_strategy(gpu, kAdditive);
   CHECK_FALSE(strategy.native_adds);
-  CHECK(has(strategy.native_reason, "does not say"));
+  CHECK(contains(strategy.native_reason, "does not say"));
   gpu.host_atomics.assign(kAtomicOperations, 0U);
-  CHECK(has(choose_strategy(gpu, kAdditive).native_reason, "does not list the float add"));
+  CHECK(contains(choose_strategy(gpu, kAdditive).native_reason, "does not list the float add"));
 }
 
 TEST_CASE("strategy: a GPU that cannot register host memory copies through the host, and the cost is reported") {
@@ -241,8 +243,8 @@ TEST_CASE("strategy: a GPU that cannot register host memory copies through the h
     CHECK_FALSE(strategy.wide_adds);
     CHECK_FALSE(strategy.read_only);
     CHECK_FALSE(strategy.stream_waits);
-    CHECK(has(strategy.registration_reason, "attribute 99"));
-    CHECK(has(strategy.pull_reason, "every byte is moved once more"));
+    CHECK(contains(strategy.registration_reason, "attribute 99"));
+    CHECK(contains(strategy.pull_reason, "every byte is moved once more"));
   }
 }
 
@@ -255,7 +257,7 @@ TEST_CASE("strategy: if registering has failed, transfers go through the host as
     CHECK(strategy.push == PushPath::kThroughHost);
     CHECK_FALSE(strategy.native_adds);
     CHECK_FALSE(strategy.stream_waits);
-    CHECK(has(strategy.registration_reason, "has failed"));
+    CHECK(contains(strategy.registration_reason, "has failed"));
   }
 }
 
@@ -272,8 +274,8 @@ TEST_CASE("strategy: without read-only registration shards are registered for re
     const Strategy strategy = choose_strategy(gpu, kVersioned);
     CHECK_FALSE(strategy.read_only);
     CHECK(strategy.push == PushPath::kStaged);
-    CHECK(has(strategy.registration_reason, answer == 0 ? "attribute 113 is 0" : "attribute 113 is unknown"));
-    CHECK(has(strategy.registration_reason, "nothing but its kernels keeps the GPU from writing to them"));
+    CHECK(contains(strategy.registration_reason, answer == 0 ? "attribute 113 is 0" : "attribute 113 is unknown"));
+    CHECK(contains(strategy.registration_reason, "nothing but its kernels keeps the GPU from writing to them"));
     check_sentences(strategy);
   }
 }
@@ -284,7 +286,7 @@ TEST_CASE("strategy: with the CPUs' page tables a kernel pulls, whatever the siz
     const Strategy strategy = choose_strategy(grace_hopper(), {.pull_bytes = kGiB, .large_chunk_bytes = large});
     CHECK(strategy.pull == PullPath::kKernel);
     CHECK(strategy.stream_waits);
-    CHECK(has(strategy.pull_reason, "attribute 100"));
+    CHECK(contains(strategy.pull_reason, "attribute 100"));
     CHECK(describe(strategy).find("pulls by a kernel") == 0);
     check_sentences(strategy);
   }
@@ -292,8 +294,8 @@ TEST_CASE("strategy: with the CPUs' page tables a kernel pulls, whatever the siz
 }
 
 TEST_CASE("strategy: with the CPUs' page tables registering pins nothing") {
-  CHECK(has(choose_strategy(grace_hopper(), kVersioned).registration_reason, "pins nothing"));
-  CHECK_FALSE(has(choose_strategy(pcie_gpu(), kVersioned).registration_reason, "pins nothing"));
+  CHECK(contains(choose_strategy(grace_hopper(), kVersioned).registration_reason, "pins nothing"));
+  CHECK_FALSE(contains(choose_strategy(pcie_gpu(), kVersioned).registration_reason, "pins nothing"));
 }
 
 TEST_CASE("strategy: the stream waits if the driver supports it") {
@@ -302,11 +304,11 @@ TEST_CASE("strategy: the stream waits if the driver supports it") {
   const StrategyInput large{.pull_bytes = kLarge, .large_chunk_bytes = kLarge};
   CHECK(choose_strategy(gpu, small).stream_waits);
   CHECK_FALSE(choose_strategy(gpu, large).stream_waits);
-  CHECK(has(choose_strategy(gpu, large).wait_reason, "copy engine"));
+  CHECK(contains(choose_strategy(gpu, large).wait_reason, "copy engine"));
   gpu.stream_wait = false;
   CHECK_FALSE(choose_strategy(gpu, small).stream_waits);
   CHECK_FALSE(choose_strategy(gpu, kVersioned).stream_waits);
-  CHECK(has(choose_strategy(gpu, kVersioned).wait_reason, "no cuStreamWaitValue32"));
+  CHECK(contains(choose_strategy(gpu, kVersioned).wait_reason, "no cuStreamWaitValue32"));
 }
 
 TEST_CASE("strategy: every reason of every choice is a sentence, and the same answers give the same texts") {

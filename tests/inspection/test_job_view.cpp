@@ -20,12 +20,14 @@
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/slots/versioned_slot.hpp"
 #include "shm/steps/worker_table.hpp"
+#include "support/error_text.hpp"
 #include "support/test_job.hpp"
 
 namespace {
 
 using namespace ps_shm;
 using shm::VariableShm;
+using test::contains, test::error_of;
 
 // A job whose variables the test itself initialises and pushes to.
 struct ViewedJob : test::TestJob {
@@ -77,18 +79,6 @@ struct TestWorker {
   }
   shm::WorkerShm& entry() { return segments.worker(rank); }
 };
-
-template <class Action>
-std::string error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -326,7 +316,7 @@ TEST_CASE("job view: a damaged control segment is refused") {
   shm::HeaderShm& header = job.segments.control().header();
   const auto alter = [&](const char* setting, const char* value) { test::alter_setting(job.segments, setting, value); };
   const auto refusal = [&] { return error_of([&] { JobView view(job.name.text()); }); };
-  REQUIRE(refusal().empty());
+  REQUIRE(refusal() == "none");
 
   SUBCASE("magic") { header.magic = 0; }
   SUBCASE("initial size beyond the file") { header.initial_bytes = header.reserved_bytes = 1ULL << 40; }
@@ -364,7 +354,7 @@ TEST_CASE("job view: numbers that point outside the segments are damage, not a c
   VariableShm& record = job.declare("w", 100000);
   job.initialise(record, 1);
   const JobView view(job.name.text());
-  REQUIRE(error_of([&] { view.values("w"); }).empty());
+  REQUIRE(error_of([&] { view.values("w"); }) == "none");
 
   SUBCASE("words offset") { record.words_offset = 1ULL << 50; }
   SUBCASE("words offset that overflows") { record.words_offset = ~0ULL - 63; }

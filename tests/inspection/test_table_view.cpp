@@ -235,8 +235,8 @@ TEST_CASE("table: a damaged list is told by the view, and by a worker that meets
     bool is_told = false;
     for (const Keys& some : {keys, others}) {
       const std::string error = error_of([&] { job.pull(some); });
-      if (!error.empty()) CHECK(error.find("is damaged: its list leads to") != std::string::npos);
-      is_told = is_told || !error.empty();
+      if (error != "none") CHECK(error.find("is damaged: its list leads to") != std::string::npos);
+      is_told = is_told || error != "none";
     }
     CHECK(is_told == damage.is_told_by_worker.value_or(is_told));
   }

@@ -17,11 +17,13 @@
 #include "persistence/tensor_files.hpp"
 #include "persistence/tensor_reader.hpp"
 #include "ps_shm/errors.hpp"
+#include "support/error_text.hpp"
 #include "support/folder.hpp"
 #include "update/dtypes.hpp"
 
 using namespace ps_shm;
 using persistence::TensorFile;
+using test::contains;
 
 namespace {
 
@@ -43,8 +45,6 @@ std::string error_of(const std::string& content) {
   }
   return "none";
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 constexpr DType kAll[] = {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kInt64,  DType::kFloat16,
                           DType::kInt32,   DType::kInt16,   DType::kInt8,     DType::kUint64, DType::kUint32,

@@ -15,6 +15,7 @@
 #include "ps_shm/publisher.hpp"
 #include "ps_shm/subscriber.hpp"
 #include "shm/publication/publication.hpp"
+#include "support/error_text.hpp"
 #include "support/manual_clock.hpp"
 #include "support/processes.hpp"
 #include "support/test_bundle.hpp"
@@ -23,8 +24,6 @@ using namespace ps_shm;
 using namespace ps_shm::test;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 template <class Error, class Body>
 std::string message_of(Body&& body) {

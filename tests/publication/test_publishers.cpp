@@ -17,6 +17,7 @@
 #include "ps_shm/publisher.hpp"
 #include "ps_shm/subscriber.hpp"
 #include "shm/publication/bundle.hpp"
+#include "support/error_text.hpp"
 #include "support/hostile.hpp"
 #include "support/processes.hpp"
 #include "support/test_bundle.hpp"
@@ -25,18 +26,6 @@ using namespace ps_shm;
 using namespace ps_shm::test;
 
 namespace {
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-template <class Body>
-std::string error_of(Body&& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "(nothing was thrown)";
-}
 
 // A process that has published this many generations and lives on until it is killed.
 class LivingPublisher {

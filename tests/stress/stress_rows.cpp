@@ -113,7 +113,7 @@ class Pusher {
 class StoredTable {
  public:
   explicit StoredTable(const std::string& job)
-      : segments_(attach(job)), directory_(segments_), rows_(directory_.at(0)) {
+      : segments_(test::attach(job)), directory_(segments_), rows_(directory_.at(0)) {
     for (const std::uint32_t part : directory_.parts(0))
       rows_.add_part(segments_.shard_data(directory_.at(part).shard), directory_.at(part));
     has_row_state_ = rows_.parts().front().variable.has_row_state();
@@ -132,10 +132,6 @@ class StoredTable {
   }
 
  private:
-  static shm::JobSegments attach(const std::string& job) {
-    shm::AttachOutcome outcome;
-    return std::move(shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome).value());
-  }
   shm::JobSegments segments_;
   shm::Directory directory_;
   shm::Rows rows_;

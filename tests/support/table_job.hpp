@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "ps_shm/errors.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "shm/segment/table_layout.hpp"
+#include "support/error_text.hpp"
 #include "support/rows_job.hpp"
 
 namespace ps_shm::test {
@@ -53,16 +53,6 @@ inline Keys some_keys(std::size_t count, std::uint64_t seed = 1) {
   Keys keys(count);
   for (std::uint64_t& key : keys) key = random();
   return keys;
-}
-
-// What an Error says that the call throws; empty: it throws none.
-inline std::string error_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 // A copy of a table, kept by its dumps.

@@ -274,9 +274,7 @@ TEST_CASE("bfloat16: the norm of gradients is limited over all of their elements
     const Variable variable = worker.variable({.name = "v", .shape = {100}, .dtype = DType::kBFloat16}, zero);
     worker.push(variable, std::vector<float>(100, 2));  // its norm is 20
     worker.step();
-    std::vector<float> out(100);
-    worker.pull(variable, out);
-    CHECK(out == std::vector<float>(100, -1));
+    CHECK(pulled(worker, variable) == std::vector<float>(100, -1));
   }
 }
 

@@ -252,8 +252,7 @@ TEST_CASE("changes are versions: others' count as staleness, and an assignment r
     Job job({.workers = 2, .layout = layout, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
     Worker one = job.join(), other = job.join();
     const Variable mine = one.variable(vector_of(600), zero), theirs = other.variable(vector_of(600), zero);
-    std::vector<float> values(600, 1.0F);
-    one.pull(mine, values);
+    std::vector<float> values = pulled(one, mine);
     other.push(theirs, values);
     other.add(theirs, values);
     const Versions versions = other.assign(theirs, values);

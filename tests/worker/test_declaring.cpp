@@ -37,8 +37,7 @@ void die_initialising(const JobConfig& config) {
 void four(std::span<float> out) { std::fill(out.begin(), out.end(), 4.0F); }
 
 bool is_all_four(Worker& worker, const Variable& variable) {
-  std::vector<float> out(50'000);
-  worker.pull(variable, out);
+  std::vector<float> out = pulled(worker, variable);
   return out == std::vector<float>(50'000, 4.0F);
 }
 

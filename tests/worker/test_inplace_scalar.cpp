@@ -40,10 +40,6 @@ struct WordOf {
     const VariableShm& record = directory.at(directory.find("v"));
     word = &reinterpret_cast<PieceWordShm*>(segments.shard_data(record.shard) + record.words_offset)->word;
   }
-  static JobSegments attach(const std::string& job) {
-    AttachOutcome outcome;
-    return JobSegments::try_attach(job, Access::kReadWrite, outcome).value();
-  }
 };
 
 // The two forms of the same calls.
@@ -250,8 +246,7 @@ TEST_CASE("in-place scalar: parts of one row are scalars, the variable is pulled
   REQUIRE(job.view().variables().front().parts.size() == 3);
   worker.push(variable, std::vector<float>{1, 2, 3});
   worker.push(variable, std::vector<float>{1, 2, 3});
-  std::vector<float> out(3);
-  worker.pull(variable, out);
+  std::vector<float> out = pulled(worker, variable);
   CHECK(out == std::vector<float>{2, 4, 6});
   CHECK(job.view().values("v") == out);
   CHECK(job.view().variables().front().updates == 2);

@@ -284,8 +284,7 @@ TEST_CASE("quorum: a gradient belongs to the step whose values were pulled for i
   Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1});
   Worker first = job.join(), late = job.join();
   const Variable a = first.variable(vector_of(3), zero), b = late.variable(vector_of(3), zero);
-  std::vector<float> values(3);
-  late.pull(b, values);
+  std::vector<float> values = pulled(late, b);
   first.push(a, std::vector<float>(3, 1.0F));
   first.step();
   late.push(b, std::vector<float>(3, 8.0F));  // of step 0, which is over

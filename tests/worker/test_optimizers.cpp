@@ -352,8 +352,7 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
         const VariableInfo info = JobView(job.job).variables()[0];
         CHECK(info.lr_scale == lr_scale);
         CHECK(info.regularize == regularize);
-        std::vector<float> pulled(5);
-        worker.pull(variable, pulled);
+        std::vector<float> pulled = test::pulled(worker, variable);
         CHECK(pulled == JobView(job.job).values("v"));
         return pulled;
       };

@@ -22,11 +22,6 @@ namespace {
 
 constexpr std::uint64_t kElements = 600;  // three chunks
 
-shm::JobSegments attach(const JobConfig& config) {
-  shm::AttachOutcome outcome;
-  return std::move(*shm::JobSegments::try_attach(config.job, shm::Access::kReadWrite, outcome));
-}
-
 // Variables, and memory for their pulled values.
 struct Several {
   std::vector<Variable> variables;
@@ -171,7 +166,7 @@ TEST_CASE("a pull waits for a live worker inside a push and then names it, a dea
   Server server(config);
   Worker worker(options(config, 0));
   Several all(worker, 3);
-  shm::JobSegments job = attach(config);
+  shm::JobSegments job = attach(config.job);
   job.worker(1).pushing.store_release(1);  // nobody holds the rank
   CHECK(worker.pull_all(all.variables, all.outs) == 0);
   CHECK(shm::epoch_of(job.state().snapshot_point.word.load_acquire()) == 0);  // without a snapshot
@@ -194,7 +189,7 @@ TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
   Worker worker(options(config, 0));
   Several all(worker, 3);
   worker.step();
-  shm::JobSegments job = attach(config);
+  shm::JobSegments job = attach(config.job);
   const std::uint64_t decision = job.barrier(0).decision.load_acquire();
   job.barrier(0).decision.store_release(shm::make_decision(2, 0, 0));  // of step 1
   CHECK_THROWS_WITH_AS(worker.pull_all(all.variables, all.outs), doctest::Contains(kStopped.c_str()), Error);
@@ -254,7 +249,7 @@ TEST_CASE("only chunks that have changed are copied again") {
   CHECK(worker.pull_if_changed(variable, out, since) == 3);
   CHECK(out == all.one);
 
-  shm::JobSegments job = attach(config);
+  shm::JobSegments job = attach(config.job);
   const shm::VariableShm& record = shm::Directory(job).at(0);
   shm::VersionedVariable chunks(job.shard(0), record);
   shm::FreeBuffers free_buffers(job, 1);

@@ -112,9 +112,7 @@ TEST_CASE("two kinds of contribution by a worker to one variable in a step are a
     worker.push(v, all(2));  // another step
     CHECK_THROWS_AS(worker.add(v, all(1)), Error);
     worker.step();
-    std::vector<float> values(kElements);
-    worker.pull(v, values);
-    CHECK(values == all(1 - 1));
+    CHECK(pulled(worker, v) == all(1 - 1));
     CHECK(worker.pull(w) == -0.5F);
   }
 }
@@ -133,9 +131,7 @@ TEST_CASE("additions count in no gradient's norm, even if the limit came after t
   worker.push(w, 4.0F);
   worker.step();
   CHECK(worker.pull(w) == -1.0F);
-  std::vector<float> values(kElements);
-  worker.pull(v, values);
-  CHECK(values == all(200));
+  CHECK(pulled(worker, v) == all(200));
 }
 
 TEST_CASE("an assignment is the same if its values already lie in the worker's gradient memory") {
@@ -149,9 +145,7 @@ TEST_CASE("an assignment is the same if its values already lie in the worker's g
   std::fill(room.begin(), room.end(), 4.0F);
   worker.add(v, room);
   worker.step();
-  std::vector<float> values(kElements);
-  worker.pull(v, values);
-  CHECK(values == all(7));
+  CHECK(pulled(worker, v) == all(7));
 }
 
 TEST_CASE("the bits of a step do not depend on which worker applies it") {
@@ -192,8 +186,6 @@ TEST_CASE("what a predecessor of the rank had not published is discarded in its 
     const Variable v = second.variable("v");
     second.push(v, all(0));
     second.step();
-    std::vector<float> values(kElements);
-    second.pull(v, values);
-    CHECK(values == all(0));
+    CHECK(pulled(second, v) == all(0));
   }
 }

@@ -34,8 +34,7 @@ TEST_CASE("pull gives back the initial values, whatever the size") {
         worker.variable({.name = "v" + std::to_string(size), .shape = {size}, .layout = {}}, [](std::span<float> out) {
           for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
         });
-    std::vector<float> out(size);
-    worker.pull(variable, out);
+    std::vector<float> out = pulled(worker, variable);
     CHECK(out.front() == 0.0F);
     CHECK(out.back() == float(size - 1));
   }
@@ -59,9 +58,7 @@ TEST_CASE("SGD moves against the gradient at the job's rate") {
   const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
   const std::vector<float> gradient(10, 2.0F);
   worker.push(variable, gradient);
-  std::vector<float> out(10);
-  worker.pull(variable, out);
-  CHECK(out == std::vector<float>(10, -1.0F));
+  CHECK(pulled(worker, variable) == std::vector<float>(10, -1.0F));
 }
 
 TEST_CASE("moved objects continue to work, and their values are there as bytes and in the inspector") {
@@ -290,8 +287,7 @@ TEST_CASE("a sync step continues after its time-out, names the worker it leaves 
   Worker first(talking), second(options(config));
   const Variable variable = first.variable(vector_of(1), zero);
   const Variable theirs = second.variable(vector_of(1), zero);
-  std::vector<float> pulled(1);
-  second.pull(theirs, pulled);
+  std::vector<float> pulled = test::pulled(second, theirs);
   for (int step = 0; step < 50; ++step) {
     first.push(variable, std::vector<float>(1, 1.0F));
     first.step();

@@ -30,11 +30,9 @@ struct Chunks {
 
 // How many chunks the job's only variable has, and how often one of them was replaced.
 Chunks chunks_of(const std::string& job) {
-  shm::AttachOutcome outcome;
-  auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadWrite, outcome);
-  REQUIRE(segments);
-  const shm::VariableShm& record = shm::Directory(*segments).at(0);
-  const shm::VersionedVariable variable(segments->shard(0), record);
+  shm::JobSegments segments = attach(job);
+  const shm::VariableShm& record = shm::Directory(segments).at(0);
+  const shm::VersionedVariable variable(segments.shard(0), record);
   Chunks chunks{.count = record.pieces};
   for (std::uint64_t chunk = 0; chunk < chunks.count; ++chunk) chunks.applied += variable.version(chunk);
   return chunks;

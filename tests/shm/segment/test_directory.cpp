@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "support/error_text.hpp"
 #include "support/test_job.hpp"
 
 using namespace ps_shm;
+using test::contains;
 using namespace ps_shm::shm;
 using test::TestJob;
 
@@ -34,8 +36,6 @@ std::string declare_error(Directory& directory, const VariableSpec& wanted) {
   }
   return "no error";
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 using Range = std::pair<std::uint64_t, std::uint64_t>;
 

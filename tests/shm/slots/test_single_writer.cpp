@@ -145,9 +145,7 @@ TEST_CASE("single-writer: a guest in the place of the worker reads such a variab
   of_guest.guest = true;
   Worker guest(of_guest);
   const Variable v = guest.variable("v");
-  std::vector<float> values(kElements);
-  guest.pull(v, values);
-  CHECK(values == numbers(kElements, 0.25F));
+  CHECK(pulled(guest, v) == numbers(kElements, 0.25F));
   const std::vector<std::byte> delta(kElements * sizeof(float));
   const std::span<const std::byte> of_v = delta;
   CHECK(error_of([&] {
@@ -217,7 +215,6 @@ TEST_CASE("single-writer: a reader beside pushes gets whole blocks, of one push 
   for (int i = 0; i < pushes; ++i) worker.push(v, ones);
   stops = true;
   reader.join();
-  std::vector<float> values(10 * kElements);
-  worker.pull(v, values);
+  std::vector<float> values = pulled(worker, v);
   CHECK(all_are(values, float(pushes)));
 }

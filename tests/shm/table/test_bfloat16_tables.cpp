@@ -266,7 +266,7 @@ TEST_CASE("table of bfloat16: a checkpoint whose files are of another type is da
       checkpoint.read_rows("items", 0, keys, rows);
     });
   };
-  CHECK(opened_with("\"bfloat16\"").empty());
+  CHECK(opened_with("\"bfloat16\"") == "none");
   CHECK(contains(opened_with("\"float32\""), "items.rows is not as"));
   CHECK(contains(opened_with("\"int32\""), "a table of an invalid size or dtype"));
   CHECK(contains(opened_with("\"bfloat17\""), "unknown dtype 'bfloat17'"));
