@@ -17,6 +17,8 @@ using namespace ps_shm;
 using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
+using test::Job;
+using test::JobSettings;
 
 namespace {
 
@@ -63,11 +65,10 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") 
   test::rounds_gradients_to_bfloat16(fake.box);
   FakeGpu counting;
   for (const Wire wire : {Wire::kFloat32, Wire::kBFloat16}) {
-    const JobConfig config = adding();
-    Server server(config);
+    Job job(adding());
     GpuOptions options;
     options.wire = wire;
-    GpuMember member(counting.box, config, {100000}, options);
+    GpuMember member(counting.box, job.config, {100000}, options);
     member.set_gradients(1.0F);
     const std::size_t before = counting.cuda.bytes_to_host();
     member.push();
@@ -78,16 +79,16 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") 
 TEST_CASE("gpu link: without registration, a pull comes after what was enqueued before, and before what comes after") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake({.host_register = false});
-    JobConfig config = adding(layout);
-    config.threads = 3;
-    Server server(config);
+    JobSettings given = adding(layout);
+    given.threads = 3;
+    Job job(given);
     GpuOptions options;
     options.stream_waits = true;
     const std::vector<std::uint64_t> sizes = {900001, 1, 7};
-    GpuMember member(fake.box, config, sizes, options);
+    GpuMember member(fake.box, job.config, sizes, options);
     CHECK(member.link->transfers().strategy == "pulls through the host, pushes through the host");
     CHECK(member.link->transfers().registered_bytes == 0);
-    CHECK(JobView(config.job).workers().at(member.worker.rank()).gpu->pulls == "through host");
+    CHECK(job.view().workers().at(member.worker.rank()).gpu->pulls == "through host");
     CHECK_FALSE(member.link->can_wait());
     const auto assign_all = [&](float value) {
       for (std::size_t i = 0; i < sizes.size(); ++i)
@@ -124,10 +125,9 @@ TEST_CASE("gpu link: without registration, a pull comes after what was enqueued 
 
 TEST_CASE("gpu link: a pull through the host is finished when all of its copies are") {
   FakeGpu fake({.host_register = false});
-  const JobConfig config = adding();
-  Server server(config);
+  Job job(adding());
   const std::vector<std::uint64_t> sizes = {900001, 1, 7};
-  GpuMember member(fake.box, config, sizes);
+  GpuMember member(fake.box, job.config, sizes);
   std::atomic<std::size_t> copies = 0;
   fake.cuda.before_copy = [&](std::size_t) {
     for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
@@ -141,10 +141,9 @@ TEST_CASE("gpu link: a pull through the host is finished when all of its copies 
 TEST_CASE("gpu link: a pull through the host notes the versions from which staleness is measured") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake({.host_register = false});
-    const JobConfig config = adding(layout);
-    Server server(config);
-    GpuMember member(fake.box, config, {900001});
-    Other other(config);
+    Job job(adding(layout));
+    GpuMember member(fake.box, job.config, {900001});
+    Other other(job.config);
     other.add(1.0F);
     CHECK_FALSE(member.pull());
     for (int k = 0; k < 3; ++k) other.add(1.0F);
@@ -157,10 +156,10 @@ TEST_CASE("gpu link: a pull through the host notes the versions from which stale
 
 TEST_CASE("gpu link: copies and kernel of a pull work side by side, and come after what was enqueued before") {
   FakeGpu fake;
-  JobConfig config = adding();
-  config.chunk_bytes = test::kLargeChunk;
-  Server server(config);
-  GpuMember member(fake.box, config, test::kLargeSizes);
+  JobSettings given = adding();
+  given.chunk_bytes = test::kLargeChunk;
+  Job job(given);
+  GpuMember member(fake.box, job.config, test::kLargeSizes);
   REQUIRE(member.link->transfers().strategy.find("pulls by the copy engine and a kernel") == 0);
   const auto assign_all = [&](float value) {
     for (std::size_t i = 0; i < test::kLargeSizes.size(); ++i)
@@ -201,20 +200,19 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   FakeGpu fake;
   test::waits_on_the_stream(fake.box);
   FakeGpu without({.stream_waits = false});
-  const JobConfig config = adding();
-  Server server(config);
+  Job job(adding());
   GpuOptions options;
   options.stream_waits = true;
-  GpuMember member(without.box, config, {1000}, options);
+  GpuMember member(without.box, job.config, {1000}, options);
   CHECK_FALSE(member.link->can_wait());
   FakeGpu with;
-  CHECK_FALSE(GpuMember(with.box, config, {1000}).link->can_wait());  // not requested
-  for (const std::uint64_t chunk_bytes : {config.chunk_bytes, test::kLargeChunk}) {
-    JobConfig large = adding();
-    large.chunk_bytes = chunk_bytes;
-    Server other(large);
+  CHECK_FALSE(GpuMember(with.box, job.config, {1000}).link->can_wait());  // not requested
+  for (const std::uint64_t chunk_bytes : {job.config.chunk_bytes, test::kLargeChunk}) {
+    JobSettings given = adding();
+    given.chunk_bytes = chunk_bytes;
+    Job other(given);
     const bool is_kernel = chunk_bytes != test::kLargeChunk;  // the copy engine's pull needs the CPU
-    CHECK(GpuMember(with.box, large, {900001}, options).link->can_wait() == is_kernel);
+    CHECK(GpuMember(with.box, other.config, {900001}, options).link->can_wait() == is_kernel);
   }
 }
 
@@ -226,12 +224,12 @@ TEST_CASE(
   options.stream_waits = true;
   const auto pulls = [&](std::uint64_t chunk_bytes, UpdateRule rule, const std::vector<std::uint64_t>& sizes) {
     FakeGpu fake;
-    JobConfig config = test::gpu_job();
-    config.max_workers = 2;
-    config.chunk_bytes = chunk_bytes;
-    config.optimizer.rule = rule;
-    Server server(config);
-    GpuMember member(fake.box, config, sizes, options);
+    JobSettings given = test::gpu_job();
+    given.max_workers = 2;
+    given.chunk_bytes = chunk_bytes;
+    given.rule = rule;
+    Job job(given);
+    GpuMember member(fake.box, job.config, sizes, options);
     CHECK_FALSE(member.pull());
     for (std::size_t i = 0; i < sizes.size(); ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
     const std::string strategy = member.link->transfers().strategy;
@@ -255,27 +253,25 @@ TEST_CASE(
 
 TEST_CASE("gpu link: a driver that refuses stream waits gives a warning, and steps are not enqueued ahead") {
   FakeGpu fake({.refuses_waits = true});
-  const JobConfig config = adding();
-  Server server(config);
+  Job job(adding());
   GpuOptions options;
   options.stream_waits = true;
-  GpuMember member(fake.box, config, {1000}, options);
+  GpuMember member(fake.box, job.config, {1000}, options);
   CHECK_FALSE(member.link->can_wait());
   REQUIRE(member.warnings.size() == 1);
   CHECK(member.warnings[0].find("cuStreamWaitValue32") != std::string::npos);
   CHECK_FALSE(member.pull());
-  GpuMember other(fake.box, config, {1000});  // not requested
+  GpuMember other(fake.box, job.config, {1000});  // not requested
   CHECK(other.warnings.empty());
 }
 
 TEST_CASE("gpu link: the second link on a GPU does not query the driver again") {
   FakeGpu fake({.devices = 4});
-  const JobConfig config = adding();
-  Server server(config);
-  const GpuMember first(fake.box, config, {1000});
+  Job job(adding());
+  const GpuMember first(fake.box, job.config, {1000});
   const std::size_t asked = fake.cuda.count("properties");
   CHECK(asked == 1);  // one of the four GPUs
-  const GpuMember second(fake.box, config, {1000});
+  const GpuMember second(fake.box, job.config, {1000});
   CHECK(fake.cuda.count("properties") == asked);
 }
 
@@ -292,9 +288,8 @@ TEST_CASE("gpu link: a forked child does not get the memory into which the GPU w
     return sizes;
   };
   FakeGpu fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {kSize});
+  Job job(adding());
+  GpuMember member(fake.box, job.config, {kSize});
   const std::vector<std::size_t> sizes = left_out();
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
   CHECK(std::count(sizes.begin(), sizes.end(), (kSize * sizeof(float) + page - 1) / page * (page >> 10)) == 1);
@@ -302,9 +297,8 @@ TEST_CASE("gpu link: a forked child does not get the memory into which the GPU w
 
 TEST_CASE("gpu link: in sync mode gradients are written where the other workers read them") {
   FakeGpu fake;
-  const JobConfig config = test::gpu_job(Mode::kSync);
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
+  Job job(test::gpu_job(Mode::kSync));
+  GpuMember member(fake.box, job.config, {5003});
   const std::vector<float> gradient(5003, 2.5F);
   member.set_gradient(0, gradient);
   static_cast<void>(member.pull());
@@ -320,10 +314,9 @@ TEST_CASE("gpu link: in sync mode gradients are written where the other workers 
 TEST_CASE("gpu link: pieces are applied while later ones are still being transferred") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake;
-    const JobConfig config = adding(layout);
-    Server server(config);
-    GpuMember member(fake.box, config, {70001});
-    Other other(config);
+    Job job(adding(layout));
+    GpuMember member(fake.box, job.config, {70001});
+    Other other(job.config);
     member.set_gradients(1.0F);
     bool was_applied = false;
     fake.cuda.before_report = [&](std::size_t piece) {
@@ -343,10 +336,9 @@ TEST_CASE("gpu link: pieces are applied while later ones are still being transfe
 TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again") {
   for (const int times : {1, 2, 3, 5}) {
     FakeGpu fake;
-    const JobConfig config = adding();
-    Server server(config);
-    GpuMember member(fake.box, config, {5003});
-    Other other(config);
+    Job job(adding());
+    GpuMember member(fake.box, job.config, {5003});
+    Other other(job.config);
     int pushed = 0;
     fake.cuda.during_pull = [&](std::size_t piece) {
       if (piece != 1 || pushed == times) return;
@@ -369,11 +361,11 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
 TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only this one") {
   for (const int times : {1, 2, 3, 5}) {
     FakeGpu fake;
-    JobConfig config = adding();
-    config.chunk_bytes = test::kLargeChunk;
-    Server server(config);
-    GpuMember member(fake.box, config, {900001});
-    Other other(config);
+    JobSettings given = adding();
+    given.chunk_bytes = test::kLargeChunk;
+    Job job(given);
+    GpuMember member(fake.box, job.config, {900001});
+    Other other(job.config);
     int pushed = 0;
     fake.cuda.before_copy = [&](std::size_t) {
       if (pushed == times) return;
@@ -393,10 +385,9 @@ TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copie
 
 TEST_CASE("gpu link: variables declared later may provide buffers beyond what was registered") {
   FakeGpu fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
-  Other other(config);
+  Job job(adding());
+  GpuMember member(fake.box, job.config, {5003});
+  Other other(job.config);
   for (int k = 0; k < 4; ++k) {
     const VariableSpec spec{.name = fmt::format("later{}", k), .shape = {20011}};
     const Variable later =
@@ -419,11 +410,11 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only a
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdam}) {
     const bool is_native = rule != UpdateRule::kAdam;
     FakeGpu fake({.native_atomics = true});
-    JobConfig config = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
-    config.optimizer.rule = rule;
-    Server server(config);
-    GpuMember member(fake.box, config, {1, 5003});
-    Other other(config);
+    JobSettings given = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
+    given.rule = rule;
+    Job job(given);
+    GpuMember member(fake.box, job.config, {1, 5003});
+    Other other(job.config);
     member.set_gradients(2.0F);
     static_cast<void>(member.pull());
     for (int k = 0; k < 3; ++k) other.worker.push(other.worker.variable("v2"), std::vector<float>(5003, 1.0F));
@@ -439,12 +430,12 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only a
 
 TEST_CASE("gpu link: with an age limit a GPU does not add by itself, and a gradient that is too old is not applied") {
   FakeGpu fake({.native_atomics = true});
-  JobConfig config = test::gpu_job(Mode::kAsync, Layout::kInplace, 2);
-  config.optimizer.rule = UpdateRule::kAdd;
-  config.stale_limit = 2;
-  Server server(config);
-  GpuMember member(fake.box, config, {1, 5003});
-  Other other(config);
+  JobSettings given = test::gpu_job(Mode::kAsync, Layout::kInplace, 2);
+  given.rule = UpdateRule::kAdd;
+  given.stale_limit = 2;
+  Job job(given);
+  GpuMember member(fake.box, job.config, {1, 5003});
+  Other other(job.config);
   member.set_gradients(2.0F);
   const auto push_behind = [&](int steps) {
     static_cast<void>(member.pull());
@@ -465,12 +456,12 @@ TEST_CASE("gpu link: with an age limit a GPU does not add by itself, and a gradi
 TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake;
-    JobConfig config = adding(layout);
-    config.workers = 3;
-    Server server(config);
+    JobSettings given = adding(layout);
+    given.workers = 3;
+    Job job(given);
     constexpr int kPushes = 200;
     const auto push_all = [&] {
-      GpuMember member(fake.box, config, {10007});
+      GpuMember member(fake.box, job.config, {10007});
       member.set_gradients(1.0F);
       for (int k = 0; k < kPushes; ++k) {
         member.push();
@@ -478,7 +469,7 @@ TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
       }
     };
     std::thread first(push_all), second(push_all);
-    GpuMember member(fake.box, config, {10007});
+    GpuMember member(fake.box, job.config, {10007});
     for (int k = 0; k < kPushes; ++k) member.worker.push(member.variables[0], std::vector<float>(10007, 1.0F));
     first.join();
     second.join();

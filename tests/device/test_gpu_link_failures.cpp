@@ -16,16 +16,18 @@ using namespace ps_shm;
 using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
+using test::Job;
+using test::JobSettings;
 
 TEST_CASE("gpu link: without registration it copies through the host, reports it, and gives the same results") {
   for (const int which : {0, 1}) {
     FakeGpu fake({.host_register = which != 0});
     if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-      JobConfig config = test::gpu_job(mode);
-      config.optimizer.rule = UpdateRule::kAdd;
-      Server server(config);
-      GpuMember member(fake.box, config, {1, 5003, 2500007, 70001});  // more windows than there is memory for
+      JobSettings given = test::gpu_job(mode);
+      given.rule = UpdateRule::kAdd;
+      Job job(given);
+      GpuMember member(fake.box, job.config, {1, 5003, 2500007, 70001});  // more windows than there is memory for
       for (int round = 0; round < 3; ++round) {
         static_cast<void>(member.pull());
         member.set_gradients(1.0F);
@@ -36,7 +38,7 @@ TEST_CASE("gpu link: without registration it copies through the host, reports it
       for (std::size_t i = 0; i < 4; ++i) CHECK(member.parameters(i) == member.pulled_by_processor(i));
       CHECK(member.parameters(0)[0] == 3.0F);
       if (which == 1 && mode == Mode::kAsync) CHECK(member.warnings.size() == 1);
-      const std::vector<Event> events = JobView(config.job).events();
+      const std::vector<Event> events = job.view().events();
       const auto told = std::count_if(events.begin(), events.end(), [](const Event& event) {
         return event.kind == "unregistered" && event.rank == 0U;
       });
@@ -48,9 +50,8 @@ TEST_CASE("gpu link: without registration it copies through the host, reports it
 TEST_CASE("gpu link: where registering for reading only is refused, the GPU reaches the shards all the same") {
   FakeGpu fake;
   fake.cuda.fail("host_register", 0, device::kNotSupported);
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
+  Job job(adding());
+  GpuMember member(fake.box, job.config, {5003});
   static_cast<void>(member.pull());
   CHECK(member.parameters(0) == member.pulled_by_processor(0));
   CHECK(member.warnings.empty());
@@ -60,11 +61,10 @@ TEST_CASE("gpu link: where registering for reading only is refused, the GPU reac
 TEST_CASE("gpu link: the inspector shows which GPU it uses, and how") {
   for (const bool can_register : {true, false}) {
     FakeGpu fake({.host_register = can_register});
-    const JobConfig config = adding();
-    Server server(config);
-    const auto gpu = [&] { return JobView(config.job).workers().at(0).gpu; };
+    Job job(adding());
+    const auto gpu = [&] { return job.view().workers().at(0).gpu; };
     {
-      GpuMember member(fake.box, config, {5003});
+      GpuMember member(fake.box, job.config, {5003});
       const std::optional<GpuUse> found = gpu();
       REQUIRE(found);
       CHECK(found->uuid == "01234567-89ab-cdef-fedc-ba9876543210");
@@ -75,7 +75,7 @@ TEST_CASE("gpu link: the inspector shows which GPU it uses, and how") {
       CHECK(found->pushes == (can_register ? "staged" : "through host"));
       CHECK_FALSE(found->native_adds);
     }
-    WorkerOptions options = test::options(config, {}, config.threads);
+    WorkerOptions options = job.options({}, job.config.threads);
     options.rank = 0;
     const Worker successor(options);
     CHECK_FALSE(gpu());
@@ -84,9 +84,8 @@ TEST_CASE("gpu link: the inspector shows which GPU it uses, and how") {
 
 TEST_CASE("gpu link: a program's own way to wait for its GPU stays as it is") {
   FakeGpu fake;
-  const JobConfig config = adding();
-  Server server(config);
-  const GpuMember member(fake.box, config, {5003});
+  Job job(adding());
+  const GpuMember member(fake.box, job.config, {5003});
   CHECK(fake.cuda.count("set_device") > 0);
   CHECK(fake.cuda.count("yield_in_waits") == 0);
 }
@@ -124,9 +123,9 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
         REQUIRE(n < 200);
         INFO(std::string(one.call) << " " << n << " can register " << kind.can_register);
         FakeGpu fake({.native_atomics = true, .host_register = kind.can_register});
-        JobConfig config = adding(kind.layout);
-        config.chunk_bytes = test::kLargeChunk;  // for the copy engine
-        Server server(config);
+        JobSettings given = adding(kind.layout);
+        given.chunk_bytes = test::kLargeChunk;  // for the copy engine
+        Job job(given);
         bool was_error = false;
         std::size_t warnings = 0;
         std::size_t uses = 0;
@@ -136,8 +135,8 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
             fake.cuda.fail(one.call, n, one.error);
             GpuOptions options;
             options.stream_waits = true;
-            member.emplace(fake.box, config, kind.layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes,
-                           options);
+            member.emplace(fake.box, job.config,
+                           kind.layout == Layout::kInplace ? test::kSmallSizes : test::kLargeSizes, options);
             static_cast<void>(member->pull());
             member->set_gradients(1.0F);
             member->link->start_push();
@@ -166,9 +165,8 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
 TEST_CASE("gpu link: a GPU that fails at work ends pull and push with an error") {
   for (const bool in_push : {false, true}) {
     FakeGpu fake;
-    const JobConfig config = adding();
-    Server server(config);
-    GpuMember member(fake.box, config, {5003});
+    Job job(adding());
+    GpuMember member(fake.box, job.config, {5003});
     if (in_push) static_cast<void>(member.pull());
     fake.cuda.break_device(719);
     CHECK_THROWS_WITH_AS((in_push ? member.push() : static_cast<void>(member.pull())),
@@ -180,10 +178,10 @@ TEST_CASE("gpu link: a pull whose copies have failed does not end as if it had n
   for (const auto& sizes : {std::vector<std::uint64_t>{900001}, test::kLargeSizes})
     for (const bool can_register : {true, false}) {
       FakeGpu fake({.host_register = can_register, .copy_batches = false});
-      JobConfig config = adding();
-      config.chunk_bytes = test::kLargeChunk;
-      Server server(config);
-      GpuMember member(fake.box, config, sizes);
+      JobSettings given = adding();
+      given.chunk_bytes = test::kLargeChunk;
+      Job job(given);
+      GpuMember member(fake.box, job.config, sizes);
       fake.cuda.fail("copy", can_register ? 3 : 0, device::kInvalidValue);
       CHECK_THROWS_WITH_AS(member.link->start_pull(), doctest::Contains("copy parameters"), Error);
       CHECK(test::error_of([&] { static_cast<void>(member.link->finish_pull()); }) ==
@@ -194,9 +192,8 @@ TEST_CASE("gpu link: a pull whose copies have failed does not end as if it had n
 
 TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
   FakeGpu fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
+  Job job(adding());
+  GpuMember member(fake.box, job.config, {5003});
   member.set_gradients(1.0F);
   member.link->start_push();
   CHECK_THROWS_WITH_AS(member.link->start_push(), doctest::Contains("previous one is still in progress"), Error);
@@ -217,10 +214,10 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
 
 TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others read the gradient") {
   FakeGpu fake;
-  JobConfig config = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
-  config.step_timeout = Seconds(0.05);  // the second worker never joins
-  Server server(config);
-  GpuMember member(fake.box, config, {5003});
+  JobSettings given = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
+  given.step_timeout = Seconds(0.05);  // the second worker never joins
+  Job job(given);
+  GpuMember member(fake.box, job.config, {5003});
   const auto start_push = [&](float gradient) {
     member.set_gradients(gradient);
     member.link->start_push();
@@ -236,9 +233,8 @@ TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others
 
 TEST_CASE("gpu link: arguments that do not fit together are an error") {
   FakeGpu fake;
-  const JobConfig config = adding();
-  Server server(config);
-  GpuMember member(fake.box, config, {10});
+  Job job(adding());
+  GpuMember member(fake.box, job.config, {10});
   float* nowhere = nullptr;
   const float* nothing = nullptr;
   CHECK_THROWS_AS(device::make_gpu_link(member.worker, member.variables, std::span<float* const>(),

@@ -18,6 +18,8 @@ namespace {
 
 using namespace ps_shm;
 using test::GpuMember;
+using test::Job;
+using test::JobSettings;
 using test::on_tables;
 
 // Selects a GPU for this thread, a different one for each number if there are several: its allocations go there.
@@ -155,10 +157,10 @@ TEST_CASE("gpu link: the GPU adds by itself exactly if the driver reports atomic
                                             {UpdateRule::kSgd, Layout::kInplace, true},
                                             {UpdateRule::kAdd, Layout::kVersioned, false},
                                             {UpdateRule::kAdam, Layout::kVersioned, false}}) {
-    JobConfig config = test::gpu_job(Mode::kAsync, kind.layout);
-    config.optimizer.rule = kind.rule;
-    Server server(config);
-    GpuMember member(on_tables(), config, {5003});
+    JobSettings given = test::gpu_job(Mode::kAsync, kind.layout);
+    given.rule = kind.rule;
+    Job job(given);
+    GpuMember member(on_tables(), job.config, {5003});
     const bool adds = member.link->transfers().strategy.find("adds to in-place variables itself") != std::string::npos;
     CHECK(adds == (is_native && kind.only_adds));
   }
@@ -169,9 +171,9 @@ TEST_CASE("gpu link: in sync mode the same gradients give the same bits in each 
   const std::vector<std::uint64_t> sizes{1, 5003, 70001};
   std::vector<std::vector<float>> expected;
   for (int run = 0; run < 4; ++run) {
-    JobConfig config = test::gpu_job(Mode::kSync, Layout::kVersioned, 3);
-    config.optimizer.rule = UpdateRule::kAdam;
-    Server server(config);
+    JobSettings given = test::gpu_job(Mode::kSync, Layout::kVersioned, 3);
+    given.rule = UpdateRule::kAdam;
+    Job job(given);
     const auto gradient_of = [&](std::uint32_t rank, int step, std::size_t i) {
       std::mt19937 generator(rank * 1000 + static_cast<unsigned>(step) * 10 + static_cast<unsigned>(i));
       std::normal_distribution<float> normal;
@@ -180,7 +182,7 @@ TEST_CASE("gpu link: in sync mode the same gradients give the same bits in each 
       return gradient;
     };
     const auto take_steps = [&](int number, bool is_on_gpu) {
-      GpuMember member(on_tables(), config, sizes, take_gpu(number));
+      GpuMember member(on_tables(), job.config, sizes, take_gpu(number));
       for (int step = 0; step < kSteps; ++step) {
         std::vector<std::vector<float>> gradients;
         for (std::size_t i = 0; i < sizes.size(); ++i) gradients.push_back(gradient_of(member.worker.rank(), step, i));

@@ -20,8 +20,8 @@ struct FakeGpu {
   }
 };
 
-inline JobConfig adding(Layout layout = Layout::kVersioned) {
-  return config_of({.workers = 2, .layout = layout, .rule = UpdateRule::kAdd, .lr = 0.5F});
+inline JobSettings adding(Layout layout = Layout::kVersioned) {
+  return {.workers = 2, .layout = layout, .rule = UpdateRule::kAdd, .lr = 0.5F};
 }
 
 }  // namespace ps_shm::test

@@ -22,8 +22,8 @@ struct GpuBox {
   device::TransferKernels& kernels;
 };
 
-inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {
-  return config_of({.workers = workers, .mode = mode, .layout = layout, .lr = 0.5F});
+inline JobSettings gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {
+  return {.workers = workers, .mode = mode, .layout = layout, .lr = 0.5F};
 }
 
 // A worker with variables of these sizes, and device memory for them.
@@ -114,7 +114,7 @@ inline void pulls_what_the_processor_pulls(GpuBox box) {
         for (const std::uint64_t chunk_bytes : {JobConfig().chunk_bytes, kLargeChunk}) {
           INFO("layout " << std::string(to_string(layout)) << " parted " << is_parted << " sizes " << sizes.size()
                          << " chunks " << chunk_bytes);
-          JobConfig config = gpu_job(Mode::kAsync, layout);
+          JobConfig config = config_of(gpu_job(Mode::kAsync, layout));
           config.chunk_bytes = chunk_bytes;
           if (is_parted) {
             config.ps_tasks = 3;
@@ -158,7 +158,7 @@ inline void pushes_as_the_processor_does(GpuBox box) {
     for (const bool is_parted : {false, true}) {
       INFO("mode " << int(kind.mode) << " layout " << int(kind.layout) << " rule " << int(kind.rule) << " reduce "
                    << int(kind.reduce) << " clip " << kind.clip_norm << " parted " << is_parted);
-      JobConfig config = gpu_job(kind.mode, kind.layout);
+      JobConfig config = config_of(gpu_job(kind.mode, kind.layout));
       config.optimizer.rule = kind.rule;
       config.optimizer.clip_norm = kind.clip_norm;
       config.reduce = kind.reduce;
@@ -203,12 +203,12 @@ inline float through_bfloat16(float value) {
 
 inline void rounds_gradients_to_bfloat16(GpuBox box) {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobConfig config = gpu_job(mode);
-    config.optimizer.rule = UpdateRule::kAdd;
-    Server server(config);
+    JobSettings given = gpu_job(mode);
+    given.rule = UpdateRule::kAdd;
+    Job job(given);
     GpuOptions options;
     options.wire = Wire::kBFloat16;
-    GpuMember member(box, config, {1, 70001}, options);
+    GpuMember member(box, job.config, {1, 70001}, options);
     std::vector<std::vector<float>> gradients{{1.0F / 3}, std::vector<float>(70001)}, before;
     std::mt19937 generator(2);
     for (float& g : gradients[1]) g = std::ldexp(static_cast<float>(generator() % 100000) - 50000.0F, -8);
@@ -232,12 +232,12 @@ inline void rounds_gradients_to_bfloat16(GpuBox box) {
 // A pull that waits in the stream sees pushes made between its start and open().
 inline void waits_on_the_stream(GpuBox box) {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobConfig config = gpu_job(mode);
-    config.optimizer.rule = UpdateRule::kAdd;
-    Server server(config);
+    JobSettings given = gpu_job(mode);
+    given.rule = UpdateRule::kAdd;
+    Job job(given);
     GpuOptions options;
     options.stream_waits = true;
-    GpuMember member(box, config, kSmallSizes, options);
+    GpuMember member(box, job.config, kSmallSizes, options);
     REQUIRE(member.link->can_wait());
     static_cast<void>(member.pull());
     for (int round = 0; round < 20; ++round) {
