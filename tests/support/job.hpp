@@ -195,15 +195,15 @@ struct Job {
 
 // A job, and a worker of it which has declared a variable.
 struct VariableJob : Job {
-  Worker worker{join({}, config.threads)};
+  Worker worker;
   VariableSpec spec;
   Variable variable;
 
   VariableJob(const JobSettings& settings, const VariableSpec& declared, const Initializer& initialize = zero)
-      : Job(settings), spec(declared), variable(worker.variable(spec, initialize)) {}
+      : Job(settings), worker(join({}, config.threads)), spec(declared), variable(worker.variable(spec, initialize)) {}
   template <std::same_as<JobConfig> Config>
   VariableJob(const Config& given, const VariableSpec& declared, const Initializer& initialize = zero)
-      : Job(given), spec(declared), variable(worker.variable(spec, initialize)) {}
+      : Job(given), worker(join({}, config.threads)), spec(declared), variable(worker.variable(spec, initialize)) {}
 
   std::vector<float> pull() { return pulled(worker, variable); }
   std::vector<float> pull(const std::vector<std::uint32_t>& ids) { return pulled(worker, variable, ids); }

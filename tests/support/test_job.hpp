@@ -36,7 +36,7 @@ struct TestJob {
   explicit TestJob(const JobSettings& settings = {})
       : segments(shm::JobSegments::create(with_name(config_of(settings), name.text()))) {}
   template <std::same_as<JobConfig> Config>
-  explicit TestJob(const Config& config) : segments(shm::JobSegments::create(with_name(config, name.text()))) {}
+  explicit TestJob(const Config& config) : name(), segments(shm::JobSegments::create(with_name(config, name.text()))) {}
 
   shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
     return test::attach(name.text(), access);
