@@ -19,7 +19,7 @@
  * Left out
  *   - the versioned slot under each chunk (slot.pml): reading a chunk is one step here, and so is its swap
  *   - memory orders, futex words and time-outs: a wait is a guard, so a missed wake-up would not show
- *   - live settings in the proposal (barrier.B8), Worker::barrier(), accumulators (accumulator.pml)
+ *   - live settings in the proposal (barrier.B8), Worker::barrier(), accumulators (tests/scenes/slot_scenes.cpp)
  *   - holders who die before they have joined for the first time: round 0 waits for someone else then, by design
  *
  * Broken on purpose, one at a time

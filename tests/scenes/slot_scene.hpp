@@ -102,10 +102,10 @@ class SlotScene : public Scene {
 
   // Adds a fiber that recovers the state that the rank's last owner has left, and then pushes once to each of these.
   SlotScene& successor(std::uint32_t rank, const JobSegments& process, std::vector<std::uint32_t> targets,
-                       std::uint32_t after) {
+                       std::uint32_t after, bool may_die = false) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
-    certain_ |= ((1U << targets.size()) - 1) << first;
+    if (!may_die) certain_ |= ((1U << targets.size()) - 1) << first;
     for (std::size_t i = 0; i < targets.size(); ++i) pushes_of_[targets[i]] |= 1U << (first + i);
     const std::uint64_t named = shape_.variables + job_.segments.lanes() * kFreeBuffersPerClass;
     explorer.add(
@@ -114,7 +114,7 @@ class SlotScene : public Scene {
           explorer.forget();
           push_all(rank, first, targets);
         },
-        {.after = after, .patience = 2 * (1 + 2 * named)});
+        {.after = after, .may_die = may_die, .patience = 2 * (1 + 2 * named)});
     return *this;
   }
 
@@ -199,18 +199,33 @@ class SlotScene : public Scene {
 
   // Adds a fiber that contributes to the sums of steps; with `again` twice, as a successor would that does not know of
   // the first contribution.
-  SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again) {
-    is_summed_ = true;
-    explorer.add([this, rank, steps, again] {
-      FreeBuffers free_buffers(job_.segments, rank);
-      for (std::uint32_t step = 0; step < steps; ++step)
-        for (int time = 0; time < (again ? 2 : 1); ++time) {
-          const ContributeResult result = contribute(0, free_buffers, rank, step, false);
-          if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
-            explorer.fail("in twice, or not in");
-          if (result != ContributeResult::kTooLate) log_.contributed[rank] |= 1U << step;
-        }
-    });
+  SlotScene& contributor(std::uint32_t rank, std::uint32_t steps, bool again, const FiberOptions& options = {}) {
+    is_summed_ = true, wanted_ranks_ |= 1U << rank, last_step_ = steps - 1;
+    explorer.add(
+        [this, rank, steps, again] {
+          FreeBuffers free_buffers(job_.segments, rank);
+          for (std::uint32_t step = 0; step < steps; ++step)
+            for (int time = 0; time < (again ? 2 : 1); ++time) {
+              const ContributeResult result = contribute(0, free_buffers, rank, step, false);
+              if (result == (time == 0 ? ContributeResult::kAlreadyIn : ContributeResult::kAdded))
+                explorer.fail("in twice, or not in");
+              if (result != ContributeResult::kTooLate) log_.contributed[rank] |= 1U << step;
+            }
+        },
+        options);
+    return *this;
+  }
+  // Adds a fiber that recovers what the rank's last owner has left, and contributes to step 0 if that has not.
+  SlotScene& successor_of_contributor(std::uint32_t rank, const JobSegments& process, std::uint32_t after) {
+    const std::uint64_t named = shape_.variables + job_.segments.lanes() * kFreeBuffersPerClass;
+    explorer.add(
+        [this, rank, locks = process.locks()] {
+          recover_buffers(job_.segments, rank, locks);
+          explorer.forget();
+          FreeBuffers free_buffers(job_.segments, rank);
+          contribute(0, free_buffers, rank, 0, false);
+        },
+        {.after = after, .patience = 2 * (1 + 2 * named)});
     return *this;
   }
   // Rank 0 contributes to the second variable and then to the first one, and rank 1's buffer moves between them.
@@ -319,7 +334,7 @@ class SlotScene : public Scene {
 
   ContributeResult contribute(std::uint32_t variable, FreeBuffers& free_buffers, std::uint32_t rank, std::uint64_t step,
                               bool again) {
-    const auto sum = [&](float* out, const float* in) { add_to(out, in, float(1U << (rank + 2 * step))); };
+    const auto sum = [&](float* out, const float* in) { add_to(out, in, float(1U << (rank + 3 * step))); };
     return variables_[variable].contribute(0, free_buffers, {rank, step}, again, sum);
   }
 
@@ -342,17 +357,18 @@ class SlotScene : public Scene {
   // Between the floats that are modelled.
   std::size_t step() const noexcept { return shape_.is_in_place ? UndoLog::kBlock : 1; }
 
-  void check_sum(std::uint64_t step) {
+  // At the end, the sum has all who have contributed.
+  void check_sum(std::uint64_t step, bool is_end = false) {
     float found[8] = {};
     RankSet ranks;
     const bool is_whole = variables_[0].try_use_sum(0, step, [&](const float* values, const RankSet& in) {
       ranks = in;
       std::copy_n(values, shape_.floats, found);
     });
-    if (wanted_ranks_ != 0 && step == 0 && (!is_whole || ranks.bits[0] != wanted_ranks_)) explorer.fail("one is lost");
+    if (is_end && (!is_whole || ranks.bits[0] != wanted_ranks_)) explorer.fail("one is lost");
     std::uint32_t expected = 0;
-    for (std::uint32_t rank = 0; rank < 2; ++rank)
-      if (ranks.contains(rank)) expected += 1U << (rank + 2 * step);
+    for (std::uint32_t rank = 0; rank < 3; ++rank)
+      if (ranks.contains(rank)) expected += 1U << (rank + 3 * step);
     for (std::size_t i = 0; i < shape_.floats && is_whole; ++i)
       if (found[i] != float(expected)) explorer.fail("sum and set disagree");
   }
@@ -390,7 +406,7 @@ class SlotScene : public Scene {
   virtual void check() {
     if (first_recovered_) recover_both();
     if (!is_conserved(job_.segments, records())) explorer.fail("a buffer is lost or named twice");
-    if (is_summed_) return check_sum(0), check_sum(1);
+    if (is_summed_) return check_sum(last_step_, true);
     if (shape_.is_in_place) return check_in_place();
     for (std::uint32_t i = 0; i < shape_.variables; ++i) {
       const std::uint64_t word = job_.word(*records_[i], 0).load_acquire();
@@ -418,7 +434,7 @@ class SlotScene : public Scene {
   std::vector<VersionedVariable> variables_;
   Log log_ = {};
   std::uint32_t next_push_ = 0, certain_ = 0, pushes_of_[2] = {};
-  std::uint32_t readers_ = 0, wanted_ranks_ = 0;
+  std::uint32_t readers_ = 0, wanted_ranks_ = 0, last_step_ = 0;
   bool is_helped_ = false, is_summed_ = false, may_die_ = false;
   std::optional<std::uint32_t> first_recovered_;
   std::uint64_t recovered_jointly_ = 0;

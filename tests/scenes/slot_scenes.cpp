@@ -29,12 +29,39 @@ Made recovery_scene(const Deaths& deaths) {
   return scene;
 }
 
+// Rank 0 dies at any access beside rank 1, and so does its next owner; the one after that recovers.
+Made death_of_successor() {
+  Made scene = make({.floats = 1, .is_recovered = true});
+  for (const std::uint32_t rank : {0U, 1U}) scene->attach(kRankByte + rank);
+  scene->writer(0, times(1), {.may_die = true}).writer(1, times(1));
+  scene->successor(0, scene->processes[0], times(1), 1, true).successor(0, scene->processes[0], times(1), 5);
+  return scene;
+}
+
+// Rank 0 dies at any access, and its next owner recovers, while two others push.
+Made death_among_three() {
+  Made scene = make({.floats = 1, .ranks = 3, .is_recovered = true});
+  for (const std::uint32_t rank : {0U, 1U, 2U}) scene->attach(kRankByte + rank);
+  scene->writer(0, times(1), {.may_die = true}).writer(1, times(1)).writer(2, times(1));
+  scene->successor(0, scene->processes[0], {}, 1);
+  return scene;
+}
+
 // Ranks 0 and 1 die at any access beside rank 2; their successors recover one after the other.
 Made two_deaths(std::uint32_t first) {
   Made scene = make({.floats = 1, .ranks = 3, .is_recovered = true});
   scene->recovered_at_end(first);
   scene->attach(kRankByte + 2);
   scene->writer(0, times(1), {.may_die = true}).writer(1, times(1), {.may_die = true}).writer(2, times(1));
+  return scene;
+}
+
+// Rank 0 dies at any access while it adds to a sum beside rank 1 and a helper, and its next owner adds what is missing.
+Made death_of_contributor(std::uint64_t floats) {
+  Made scene = make({.floats = floats, .is_recovered = true});
+  for (const std::uint32_t rank : {0U, 1U}) scene->attach(kRankByte + rank);
+  scene->contributor(0, 1, false, {.may_die = true}).contributor(1, 1, false);
+  scene->successor_of_contributor(0, scene->processes[0], 1).summer(1);
   return scene;
 }
 
@@ -69,6 +96,8 @@ std::vector<SceneCase> scenes_of_slots() {
   return {
       scene_of("slot: two writers", one, Size::kSmall,
                [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(1)); }),
+      scene_of("slot: a writer goes round its free buffers while another one sleeps", one, Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, times(kRound)).writer(1, times(1)); }),
       scene_of("slot: a writer goes round its free buffers while a reader sleeps", {.floats = 2, .ranks = 1},
                Size::kSmall, [](SlotScene& scene) { scene.writer(0, times(kRound)).reader(0, 1); }),
       scene_of("slot: a writer, and a reader that pulls twice", alone, Size::kSmall,
@@ -99,6 +128,11 @@ std::vector<SceneCase> scenes_of_slots() {
                [](SlotScene& scene) { scene.helper(0, 2).helper(1, 2).reader(0, 1); }),
       scene_of("slot: sums and their sets", two_floats, Size::kSmall,
                [](SlotScene& scene) { scene.contributor(0, 1, true).contributor(1, 1, false).summer(1); }),
+      scene_of("slot: three contributors, and a helper that uses their sum", {.floats = 2, .ranks = 3}, Size::kMedium,
+               [](SlotScene& scene) {
+                 for (const std::uint32_t rank : {0U, 1U, 2U}) scene.contributor(rank, 1, false);
+                 scene.summer(1);
+               }),
       scene_of("slot: a contributor goes round its free buffers", {.floats = 2, .ranks = 1}, Size::kSmall,
                [](SlotScene& scene) { scene.contributor(0, kRound, false).summer(2); }),
       scene_of("slot: a contributor's buffer moves to another chunk", chunks, Size::kMedium,
@@ -122,6 +156,9 @@ std::vector<SceneCase> scenes_of_deaths() {
       {"deaths: a writer dies, and its successor recovers", [] { return recovery_scene({}); }},
       {"deaths: a writer dies while another one goes on, and its successor recovers",
        [] { return recovery_scene({.pushes_of_other = 2}); }, Size::kMedium},
+      {"deaths: a writer dies, and then its successor", [] { return death_of_successor(); }, Size::kMedium},
+      {"deaths: a writer dies while two others go on, and its successor recovers", [] { return death_among_three(); },
+       Size::kLarge},
       {"deaths: a writer dies while a reader sleeps, and its successor recovers",
        [] { return recovery_scene({.pulls = 1}); }, Size::kMedium},
       {"deaths: a writer of two chunks dies, which exchange their buffers, and its successor recovers",
@@ -140,6 +177,8 @@ std::vector<SceneCase> scenes_of_deaths() {
        [] { return recovery_scene({.pushes_of_other = 2, .has_snapshot_point = true}); }, Size::kMedium},
       {"deaths: a writer dies while somebody looks at the image, and its successor recovers",
        [] { return recovery_scene({.pushes_of_successor = 0, .images = 1, .has_snapshot_point = true}); },
+       Size::kMedium},
+      {"deaths: a contributor dies, and its successor adds what is missing", [] { return death_of_contributor(1); },
        Size::kMedium},
       {"deaths: a writer dies in place, and its successor recovers", [] { return death_in_place(false); }},
       {"deaths: a writer dies in place beside a reader, and its successor recovers",
