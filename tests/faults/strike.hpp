@@ -1,5 +1,5 @@
-// Strikes this process, by a kill or a stop, at a chosen fault point or before a chosen store; waits for the
-// consequences. Shared state through which the processes of a case communicate.
+// Strikes this process, by a kill or a stop, at a chosen fault point or before a chosen store, or does other work there;
+// waits for the consequences. Shared state through which the processes of a case communicate.
 #pragma once
 
 #include <signal.h>
@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <string>
 
 #include "faults/cases.hpp"
@@ -45,6 +46,21 @@ inline void arm_store(std::uint64_t number) {
   shm::g_fault_hooks.before_access = [](const void*, bool stores) {
     if (stores && --g_stores_left == 0) raise(SIGKILL);
   };
+}
+
+// Calls `then` once, before the access to a shared word whose number `left` is. False: there are fewer accesses.
+inline bool run_with(const std::function<void()>& body, std::uint64_t access, const std::function<void()>& then) {
+  static std::uint64_t left;
+  static const std::function<void()>* at;
+  left = access, at = &then;
+  shm::g_fault_hooks.before_access = [](const void*, bool) {
+    if (--left != 0) return;
+    shm::g_fault_hooks = {};
+    (*at)();
+  };
+  body();
+  shm::g_fault_hooks = {};
+  return left == 0;
 }
 
 inline constexpr double kPatience =
