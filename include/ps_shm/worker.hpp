@@ -404,7 +404,7 @@ class Worker {
 
   /// Returns a block of bytes that all workers of the job read and nobody changes, such as the data they train on. The
   /// first worker to come loads it into shared memory. The others wait for that, report it to the log callback, and
-  /// take over if the loader dies. A job has one such block. A worker is refused that expects other `content` in it.
+  /// take over if the loader dies. A job has one block, removed with it; a worker with another `content` is refused.
   ///
   /// @throws Error with kNoSpace if /dev/shm is full, kInvalidState if the job's block has another content;
   /// JobFinished; Interrupted; and whatever `load` throws, after which the next worker tries.
