@@ -19,8 +19,8 @@ std::optional<double> CheckpointSaver::mean_loss() const noexcept {
 void CheckpointSaver::written(const std::string& folder, std::uint64_t step, double seconds,
                               const std::string& begun_with) {
   settings_.say(fmt::format("checkpoint {} written in {:.2f} s", folder, seconds));
-  remove_old_checkpoints(settings_.dir, settings_.retention, folder, begun_with);
   saved_ = step;
+  remove_old_checkpoints(settings_.dir, settings_.retention, folder, begun_with);
 }
 
 void CheckpointSaver::failed(const std::string& why, bool is_last) const {

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "persistence/checkpoint_saver.hpp"
+#include "ps_shm/errors.hpp"
 #include "support/folder.hpp"
 
 using namespace ps_shm;
@@ -61,6 +63,15 @@ TEST_CASE("checkpoint saver: one that is written is told of, and older ones go b
   CHECK_FALSE(fs::exists(made[1]));
   CHECK(fs::exists(made[2]));
   CHECK(fs::exists(made[3]));
+}
+
+TEST_CASE("checkpoint saver: one that is written counts as saved, even if older ones cannot be removed") {
+  Saving saving;
+  saving.write(10);
+  fs::remove_all(saving.folder.path());
+  std::ofstream(saving.folder.path()) << "a file";
+  CHECK_THROWS_AS(saving.saver.written("step-20", 20, 0.5, ""), Error);
+  CHECK(saving.saver.saved() == 20);
 }
 
 TEST_CASE("checkpoint saver: a failure says what is lost, and skipped ones are counted") {
