@@ -170,7 +170,7 @@ inline constexpr auto kFigures<VariableInfo> = std::tuple(
            {.metric = "ps_shm_variable_updates_total"}},
     Figure{"initialised", &VariableInfo::initialised, "Whether it has its initial values."});
 
-// The tables of the programs' reports and metrics have these names, too.
+// Reports of the programs have these names, too, and are read back by them.
 template <>
 inline constexpr auto kFigures<TableStatistics> = std::tuple(
     Figure{"rows",
