@@ -22,8 +22,8 @@ constexpr std::uint64_t kMostWaitNanoseconds = 4'000'000'000;
 
 // The shared memory that the launch has asked for.
 __device__ inline std::byte* dynamic_shared() {
-  extern __shared__ __align__(128) std::byte room[];
-  return room;
+  extern __shared__ __align__(128) std::byte shared[];
+  return shared;
 }
 
 template <class T>

@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(1) bulk_kernel(const std::byte* from, std::byt
 #if __CUDA_ARCH__ >= 900
   copy_share(from, to, bytes, piece_bytes, stages);
 #else
-  __trap();  // bulk_read_room() refuses such devices
+  __trap();  // bulk_read_max_ring() refuses such devices
 #endif
 }
 
@@ -74,7 +74,7 @@ const Loadable loadable{bulk_kernel};
 
 }  // namespace
 
-int bulk_read_room(std::uint32_t& ring_bytes) noexcept {
+int bulk_read_max_ring(std::uint32_t& ring_bytes) noexcept {
   int device = 0, major = 0, shared_bytes = 0;
   if (const cudaError_t error = cudaGetDevice(&device)) return error;
   if (const cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) return error;

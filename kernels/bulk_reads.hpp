@@ -14,7 +14,7 @@ struct BulkReads {
 };
 
 // How large a ring may be on the current device. cudaErrorNotSupported: it has no bulk copies. Call it before bulk_read().
-int bulk_read_room(std::uint32_t& ring_bytes) noexcept;
+int bulk_read_max_ring(std::uint32_t& ring_bytes) noexcept;
 
 // Enqueues: copies the bytes to device memory. All addresses and sizes must be multiples of 16.
 int bulk_read(const std::byte* from, std::byte* to, std::size_t bytes, const BulkReads& how, void* stream) noexcept;

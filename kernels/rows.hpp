@@ -91,8 +91,8 @@ struct RowSort {
   std::uint32_t *given_places, *places;  // positions in the push, by row and ascending within a row
   std::uint32_t* begins;                 // start of each row's positions
   std::uint32_t* distinct;               // {1}: the number of distinct rows
-  std::byte* room;                       // temporary memory of the sort
-  std::size_t room_bytes;
+  std::byte* temp_storage;               // of the sort
+  std::size_t temp_storage_bytes;
   std::uint64_t most;
 };
 

@@ -34,23 +34,24 @@ int bits_of(std::uint64_t rows) {
 
 // Runs both steps, which share the temporary memory. Without it they only return the size that they need. CUB counts in
 // 31 bits here.
-cudaError_t sort(const RowSort& to, std::uint64_t count, int bits, std::size_t& room_bytes, cudaStream_t stream) {
+cudaError_t sort(const RowSort& to, std::uint64_t count, int bits, std::size_t& temp_storage_bytes,
+                 cudaStream_t stream) {
   const auto items = static_cast<int>(count);
-  std::size_t for_sort = room_bytes, for_select = room_bytes;
-  if (const cudaError_t error = cub::DeviceRadixSort::SortPairs(to.room, for_sort, to.given, to.sorted, to.given_places,
-                                                                to.places, items, 0, bits, stream))
+  std::size_t for_sort = temp_storage_bytes, for_select = temp_storage_bytes;
+  if (const cudaError_t error = cub::DeviceRadixSort::SortPairs(to.temp_storage, for_sort, to.given, to.sorted,
+                                                                to.given_places, to.places, items, 0, bits, stream))
     return error;
-  if (const cudaError_t error =
-          cub::DeviceSelect::UniqueByKey(to.room, for_select, to.sorted, thrust::counting_iterator<std::uint32_t>(0),
-                                         to.given, to.begins, to.distinct, items, stream))
+  if (const cudaError_t error = cub::DeviceSelect::UniqueByKey(to.temp_storage, for_select, to.sorted,
+                                                               thrust::counting_iterator<std::uint32_t>(0), to.given,
+                                                               to.begins, to.distinct, items, stream))
     return error;
-  if (to.room == nullptr) room_bytes = for_sort > for_select ? for_sort : for_select;
+  if (to.temp_storage == nullptr) temp_storage_bytes = for_sort > for_select ? for_sort : for_select;
   return cudaSuccess;
 }
 
 }  // namespace
 
-cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes) {
+cudaError_t sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes) {
   if (most > kMaxSortedRows) return cudaErrorInvalidValue;
   std::size_t found = 0;
   const cudaError_t error = sort(RowSort{}, most, 64, found, nullptr);
@@ -65,8 +66,8 @@ cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, 
   if (const cudaError_t error = launch(list_kernel, blocks_for(ids.count, kThreads), kThreads, stream, ids, rows,
                                        to.given, to.given_places, outside))
     return error;
-  std::size_t room_bytes = to.room_bytes;
-  return sort(to, ids.count, bits_of(rows), room_bytes, stream);
+  std::size_t temp_storage_bytes = to.temp_storage_bytes;
+  return sort(to, ids.count, bits_of(rows), temp_storage_bytes, stream);
 }
 
 }  // namespace ps_shm::kernels

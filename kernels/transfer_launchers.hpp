@@ -28,7 +28,7 @@ cudaError_t pull_rows(const RowTable& table, const RowIds& ids, float* out, std:
 cudaError_t pull_keys(const KeyTable& table, const RowIds& keys, float* out, bool* found, KeyPlace* places,
                       std::uint64_t* undecided, cudaStream_t stream);
 cudaError_t put_rows(const DecidedRows& rows, float* out, bool* found, cudaStream_t stream);
-cudaError_t sort_rows_room(std::uint64_t most, std::size_t& bytes);
+cudaError_t sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes);
 cudaError_t sort_rows(const RowIds& ids, std::uint64_t rows, const RowSort& to, std::uint64_t* outside,
                       cudaStream_t stream);
 cudaError_t send_rows(const RowSort& rows, std::uint64_t count, const float* gradients, std::uint32_t elements,

@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
-ROOMS = ["shm", "update", "snapshot", "publish", "worker", "server", "inspection"]
+MODULES = ["shm", "update", "snapshot", "publish", "worker", "server", "inspection"]
 PROGRAMS = ["tests/unit_tests", "tests/stress_tests", "tests/stopped_between", "tests/scenes", "tests/kill_matrix",
             "tests/publication_matrix", "tests/table_matrix", "tests/peer", "tools/ps_shm", "tools/worker_shm",
             "tools/launch_shm", "tools/inspect_shm"]
@@ -27,7 +27,7 @@ def read_counts(build):
     first, *others = [str(build / name) for name in PROGRAMS]
     report = subprocess.run(["llvm-cov", "export", "--format=lcov", f"--instr-profile={profile}", first,
                              *(f"--object={name}" for name in others),
-                             *(str(SOURCE / "src" / room) for room in ROOMS)],
+                             *(str(SOURCE / "src" / module) for module in MODULES)],
                             check=True, stdout=subprocess.PIPE, text=True).stdout
     counts, lines = collections.defaultdict(collections.Counter), None
     for row in report.splitlines():
@@ -69,10 +69,10 @@ def gaps_of(counts, texts):
 
 def main():
     counts, reasons, missed = read_counts(pathlib.Path(sys.argv[1]).resolve()), read_reasons(), []
-    print(f"{'room':<10} {'lines':>6} {'reached':>8} {'listed':>7} {'missed':>7}")
-    for room in ROOMS:
+    print(f"{'module':<10} {'lines':>6} {'reached':>8} {'listed':>7} {'missed':>7}")
+    for module in MODULES:
         figures = collections.Counter()
-        for path in sorted(path for path in counts if SOURCE / "src" / room in path.parents):
+        for path in sorted(path for path in counts if SOURCE / "src" / module in path.parents):
             texts = path.read_text().splitlines()
             figures["lines"] += sum(any(map(str.isalnum, texts[number - 1])) for number in counts[path])
             for gap in gaps_of(counts[path], texts):
@@ -82,7 +82,7 @@ def main():
                 if not is_listed:
                     missed.append(f"{path.relative_to(SOURCE)}:{gap[0]}: {text} ({len(gap)})")
         reached = figures["lines"] - figures["listed"] - figures["missed"]
-        print(f"{room:<10} {figures['lines']:6} {reached:8} {figures['listed']:7} {figures['missed']:7}")
+        print(f"{module:<10} {figures['lines']:6} {reached:8} {figures['listed']:7} {figures['missed']:7}")
     gone = [f"{path.relative_to(SOURCE)}: {text}" for path, text in reasons
             if not path.exists() or text not in map(str.strip, path.read_text().splitlines())]
     for told, rows in (("never reached, with the number of lines:", missed), ("listed in unreached.txt, but gone:", gone)):

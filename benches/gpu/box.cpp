@@ -12,7 +12,7 @@ device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t ro
   return launch_device_adds(to, count, rounds, stream);
 }
 
-device::CudaError bulk_read_room(std::uint32_t& ring_bytes) { return kernels::bulk_read_room(ring_bytes); }
+device::CudaError bulk_read_max_ring(std::uint32_t& ring_bytes) { return kernels::bulk_read_max_ring(ring_bytes); }
 device::CudaError bulk_read(const std::byte* from, std::byte* to, std::size_t bytes, const kernels::BulkReads& how,
                             device::Stream stream) {
   return kernels::bulk_read(from, to, bytes, how, stream);

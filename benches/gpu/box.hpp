@@ -19,7 +19,7 @@ train::ModelKernels& model_kernels();
 device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t rounds, device::Stream stream);
 
 // Those of kernels/bulk_reads.hpp.
-device::CudaError bulk_read_room(std::uint32_t& ring_bytes);
+device::CudaError bulk_read_max_ring(std::uint32_t& ring_bytes);
 device::CudaError bulk_read(const std::byte* from, std::byte* to, std::size_t bytes, const kernels::BulkReads& how,
                             device::Stream stream);
 

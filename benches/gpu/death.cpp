@@ -16,8 +16,8 @@ namespace ps_shm::bench {
 namespace {
 
 double free_in_shm() {
-  struct statvfs room = {};
-  return statvfs("/dev/shm", &room) == 0 ? double(room.f_bavail) * double(room.f_frsize) : 0;
+  struct statvfs tmpfs = {};
+  return statvfs("/dev/shm", &tmpfs) == 0 ? double(tmpfs.f_bavail) * double(tmpfs.f_frsize) : 0;
 }
 
 struct Progress {
@@ -66,7 +66,7 @@ Json death(const SectionOptions& options) {
   const std::size_t bytes = std::size_t{1} << (options.quick ? 26 : 30);
   const double patience = (options.quick ? 3 : 6) * options.patience;
   const double free_before = free_in_shm();
-  if (free_before < 2 * double(bytes)) return {{"skipped", "/dev/shm has too little room"}};
+  if (free_before < 2 * double(bytes)) return {{"skipped", "/dev/shm has too little space"}};
   const SharedBytes memory(sizeof(Progress));
   Progress& progress = *memory.as<Progress>();
   const pid_t parent = getpid(), victim = fork();

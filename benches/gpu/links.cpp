@@ -149,8 +149,8 @@ Json measure(const Case& of, const std::string& name, const SectionOptions& opti
 
 Json links(const SectionOptions& options) {
   constexpr std::uint64_t kForGpu = 256 << 10;  // chunks by `--chunk-bytes gpu`
-  struct statvfs room = {};
-  const double free = statvfs("/dev/shm", &room) == 0 ? double(room.f_bavail) * double(room.f_frsize) : 0;
+  struct statvfs tmpfs = {};
+  const double free = statvfs("/dev/shm", &tmpfs) == 0 ? double(tmpfs.f_bavail) * double(tmpfs.f_frsize) : 0;
   const std::uint32_t many = std::clamp(std::thread::hardware_concurrency() / 2, 1U, 8U);
   begin_gpu();
   Json all = Json::array();
@@ -166,7 +166,7 @@ Json links(const SectionOptions& options) {
           if ((options.quick || chunk == kForGpu) && threads != many) continue;
           if (chunk == kForGpu && mib != 256) continue;  // smaller variables do not have them
           if (free < 4 * double(one.bytes)) {
-            all.push_back({{"bytes", one.bytes}, {"skipped", "/dev/shm has too little room"}});
+            all.push_back({{"bytes", one.bytes}, {"skipped", "/dev/shm has too little space"}});
             continue;
           }
           const auto add = [&] {

@@ -241,7 +241,7 @@ Json moves(const SectionOptions& options) {
   const device::DeviceMemory<float> on_gpu(cuda(), largest / sizeof(float));
   std::uint32_t ring_bytes = 0;
   Json found;
-  if (const device::CudaError error = bulk_read_room(ring_bytes); error == device::kNotSupported) {
+  if (const device::CudaError error = bulk_read_max_ring(ring_bytes); error == device::kNotSupported) {
     static_cast<void>(cuda().last_error());
     found["bulk_copies"] = {{"not_available", "they need compute capability 9.0"}};
   } else {

@@ -21,11 +21,11 @@ class TmpfsFile {
   TmpfsFile(std::size_t bytes, bool reserves) : bytes_(bytes) {
     const int file = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     if (file < 0) throw std::runtime_error("cannot make a file in /dev/shm");
-    const bool has_room = reserves ? posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0
-                                   : ftruncate(file, static_cast<off_t>(bytes)) == 0;
-    data_ = has_room ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    const bool has_space = reserves ? posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0
+                                    : ftruncate(file, static_cast<off_t>(bytes)) == 0;
+    data_ = has_space ? mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     close(file);
-    if (data_ == MAP_FAILED) throw std::runtime_error("no room in /dev/shm");
+    if (data_ == MAP_FAILED) throw std::runtime_error("no space in /dev/shm");
   }
   ~TmpfsFile() { munmap(data_, bytes_); }
   TmpfsFile(const TmpfsFile&) = delete;
@@ -95,8 +95,8 @@ Json measure(const Kind& kind, std::size_t bytes, int rounds) {
 
 Json registrations(const SectionOptions& options) {
   const std::size_t bytes = std::size_t{1} << (options.quick ? 26 : 30);
-  struct statvfs room = {};
-  if (statvfs("/dev/shm", &room) != 0 || room.f_bavail * room.f_frsize < 2 * bytes)
+  struct statvfs tmpfs = {};
+  if (statvfs("/dev/shm", &tmpfs) != 0 || tmpfs.f_bavail * tmpfs.f_frsize < 2 * bytes)
     return {{"skipped", "/dev/shm has less than " + std::to_string(2 * bytes >> 20) + " MiB free"}};
   begin_gpu();
   const device::DeviceMemory<float> first(cuda(), 1);  // CUDA has begun before anything is timed

@@ -169,8 +169,8 @@ Json measure(TableJob& job, const RowsCase& of, const SectionOptions& options) {
 }  // namespace
 
 Json rows(const SectionOptions& options) {
-  struct statvfs room = {};
-  const double free = statvfs("/dev/shm", &room) == 0 ? double(room.f_bavail) * double(room.f_frsize) : 0;
+  struct statvfs tmpfs = {};
+  const double free = statvfs("/dev/shm", &tmpfs) == 0 ? double(tmpfs.f_bavail) * double(tmpfs.f_frsize) : 0;
   const double wanted =
       options.table_mib != 0 ? double(options.table_mib) * 0x1p20 : std::min(free / 4, options.quick ? 0x1p24 : 0x1p31);
   if (wanted > 0.9 * free || wanted < 0x1p20)

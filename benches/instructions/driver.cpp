@@ -49,9 +49,9 @@ struct Case {
 // Floats from a cache line's begin on: how long a copy takes depends on where its ends lie, and the heap puts them anywhere.
 class Floats {
  public:
-  Floats(std::size_t count, float value) : room_(count + kLine, value) {
-    void* first = room_.data();
-    std::size_t bytes = room_.size() * sizeof(float);
+  Floats(std::size_t count, float value) : buffer_(count + kLine, value) {
+    void* first = buffer_.data();
+    std::size_t bytes = buffer_.size() * sizeof(float);
     all_ = {static_cast<float*>(std::align(kLine * sizeof(float), count * sizeof(float), first, bytes)), count};
   }
   operator std::span<float>() const { return all_; }
@@ -59,7 +59,7 @@ class Floats {
 
  private:
   static constexpr std::size_t kLine = 16;
-  std::vector<float> room_;
+  std::vector<float> buffer_;
   std::span<float> all_;
 };
 

@@ -40,8 +40,8 @@ void GpuLink::Pull::plan() {
   if (is_through_host()) {
     host_values_ = device::PinnedMemory<float>(link_.cuda, all);
     if (!sent_) sent_ = std::make_unique<device::OwnEvent>(link_.cuda);
-  } else if (bounce_room_.count() < largest) {
-    bounce_room_ = device::PinnedMemory<float>(link_.cuda, largest);
+  } else if (bounce_buffer_.count() < largest) {
+    bounce_buffer_ = device::PinnedMemory<float>(link_.cuda, largest);
   }
   upload_list();
   if (!chunks_.empty()) {
@@ -196,10 +196,11 @@ bool GpuLink::Pull::finish() {
 // is discarded.
 void GpuLink::Pull::bounce(const Piece& piece) {
   std::uint64_t retries = 0;
-  float* room = bounce_room_.on_host();
-  piece.state->pulled[piece.index] = piece.part->versioned->pull_chunk(piece.piece, room, retries);
-  link_.check(link_.cuda.copy(piece.out, room, piece.part->piece_size(piece.piece) * sizeof(float), copy_stream_.get()),
-              "copy to its memory");
+  float* buffer = bounce_buffer_.on_host();
+  piece.state->pulled[piece.index] = piece.part->versioned->pull_chunk(piece.piece, buffer, retries);
+  link_.check(
+      link_.cuda.copy(piece.out, buffer, piece.part->piece_size(piece.piece) * sizeof(float), copy_stream_.get()),
+      "copy to its memory");
   device::wait_until_done(link_.watch, copy_stream_.get(), "copy to its memory");
   has_bounced_ = true;
   ++link_.totals.bounced_chunks;

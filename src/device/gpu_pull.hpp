@@ -92,7 +92,7 @@ class PS_SHM_HIDDEN GpuLink::Pull {
   device::PinnedMemory<float> host_values_;  // through the host: of all variables, one after the other
   std::unique_ptr<device::OwnEvent> sent_;   // when all of them are copied
 
-  device::PinnedMemory<float> bounce_room_;
+  device::PinnedMemory<float> bounce_buffer_;
   bool is_under_way_ = false, is_starting_ = false, has_bounced_ = false;
 };
 

@@ -29,10 +29,10 @@ class GpuLink::Push::Source final : public ArrivingGradient {
   const float* piece(std::uint64_t index, std::uint64_t begin, std::uint64_t count, std::uint32_t thread) override {
     wait(index);
     if (!rounded_.empty()) {
-      std::vector<float>& room = scratch_[thread];
-      if (room.size() < count) room.resize(count);
-      update::widen(room.data(), rounded_.data() + begin, count);
-      return room.data();
+      std::vector<float>& buffer = scratch_[thread];
+      if (buffer.size() < count) buffer.resize(count);
+      update::widen(buffer.data(), rounded_.data() + begin, count);
+      return buffer.data();
     }
     return landed_.empty() ? part_of(begin) : landed_.data() + begin;
   }
@@ -52,8 +52,8 @@ class GpuLink::Push::Source final : public ArrivingGradient {
   bool is_added_by_device() const noexcept override { return is_native_ && adds_now_; }
 
   bool is_native() const noexcept { return is_native_; }
-  void lands_in(std::span<float> room) { landed_ = room; }
-  void lands_in(std::span<std::uint16_t> room) { rounded_ = room; }
+  void lands_in(std::span<float> place) { landed_ = place; }
+  void lands_in(std::span<std::uint16_t> place) { rounded_ = place; }
   void lands_in_part(std::span<float> place) { parts_.push_back(place); }
   // The flags of its chunks, in the order in which they are sent; none: it arrives as a whole, with the stream.
   void arrives_at(shm::AtomicShm<std::uint32_t>* flags) { flags_ = flags; }
@@ -104,15 +104,15 @@ class GpuLink::Push::Source final : public ArrivingGradient {
 GpuLink::Push::Push(GpuLink::Impl& link)
     : link_(link),
       all_sent_(link.cuda),
-      room_(nullptr, FreeRoom{0}),
-      room_registration_(link.cuda),
+      staging_(nullptr, Unmap{0}),
+      staging_registration_(link.cuda),
       segment_registration_(link.cuda) {}
 
 GpuLink::Push::~Push() {
-  if (link_.cuda.is_given_up()) static_cast<void>(room_.release());  // the GPU may still write there
+  if (link_.cuda.is_given_up()) static_cast<void>(staging_.release());  // the GPU may still write there
 }
 
-void GpuLink::Push::FreeRoom::operator()(std::byte* room) const noexcept { munmap(room, bytes); }
+void GpuLink::Push::Unmap::operator()(std::byte* staging) const noexcept { munmap(staging, bytes); }
 
 bool GpuLink::Push::is_native(const VariableState& state) const noexcept {
   return link_.strategy.native_adds && state.adds_in_place() && link_.worker.config().adds == Adds::kExact &&
@@ -130,21 +130,21 @@ void GpuLink::Push::prefer_gpu_node(void* place, std::size_t bytes) const noexce
 }
 
 // Large enough for floats, whatever is chosen in the end.
-void GpuLink::Push::make_room() {
+void GpuLink::Push::make_staging() {
   const bool rounds = link_.options.wire == Wire::kBFloat16 && link_.strategy.push == device::PushPath::kStaged;
   const std::size_t width = rounds ? sizeof(std::uint16_t) : sizeof(float);
   std::size_t bytes = 0;
   for (const VariableState* state : link_.states) bytes += aligned(state->elements * sizeof(float));
-  if (!room_) {
+  if (!staging_) {
     void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (place == MAP_FAILED) throw Error(fmt::format("no memory for gradients: {} bytes", bytes), ErrorCode::kNoSpace);
-    room_ = {static_cast<std::byte*>(place), FreeRoom{bytes}};
+    staging_ = {static_cast<std::byte*>(place), Unmap{bytes}};
     // Else the pages would be shared with a child, and a store of this process would go to a copy, not to the GPU's pages.
     static_cast<void>(madvise(place, bytes, MADV_DONTFORK));
     prefer_gpu_node(place, bytes);
-    std::fill_n(room_.get(), bytes, std::byte{0});  // allocates the pages
+    std::fill_n(staging_.get(), bytes, std::byte{0});  // allocates the pages
   }
-  std::byte* next = room_.get();
+  std::byte* next = staging_.get();
   for (std::size_t i = 0; i < sources_.size(); ++i) {
     const std::uint64_t count = link_.states[i]->elements;
     if (rounds)
@@ -158,9 +158,9 @@ void GpuLink::Push::make_room() {
 bool GpuLink::Push::register_landing(std::string& why) {
   const bool in_segment = lands_in_segment();
   const shm::Segment* const segment = in_segment ? link_.worker.landing() : nullptr;
-  device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
-  std::byte* base = in_segment ? segment->data() : room_.get();
-  const std::size_t bytes = in_segment ? segment->usable_bytes() : room_.get_deleter().bytes;
+  device::Registration& registration = in_segment ? segment_registration_ : staging_registration_;
+  std::byte* base = in_segment ? segment->data() : staging_.get();
+  const std::size_t bytes = in_segment ? segment->usable_bytes() : staging_.get_deleter().bytes;
   if (!registration.try_register(base, bytes, false, link_.registered, why)) return false;
   if (registration.contiguous_at(0) == registration.bytes()) return true;
   why = "its regions are not contiguous on the device";  // a chunk may begin in one and end in the next
@@ -184,7 +184,7 @@ void GpuLink::Push::plan() {
       for (const VariablePart& part : link_.states[i]->parts)
         sources_[i]->lands_in_part(link_.worker.landing_place(part.record));
   } else {
-    make_room();
+    make_staging();
   }
   if (link_.strategy.push == device::PushPath::kThroughHost) return;
   if (std::string why; !register_landing(why)) {
@@ -223,8 +223,8 @@ void GpuLink::Push::list_variable(std::size_t i) {
   VariableState& state = *link_.states[i];
   const bool in_segment = lands_in_segment(), is_native = sources_[i]->is_native();
   const std::size_t first_added = added_.size();
-  const std::byte* base = in_segment ? link_.worker.landing()->data() : room_.get();
-  const device::Registration& registration = in_segment ? segment_registration_ : room_registration_;
+  const std::byte* base = in_segment ? link_.worker.landing()->data() : staging_.get();
+  const device::Registration& registration = in_segment ? segment_registration_ : staging_registration_;
   state.for_each_pushed([&](const VariablePart& part, std::uint64_t piece) {
     const std::uint64_t begin = part.piece_begin(piece), count = part.piece_size(piece);
     sent_.push_back({.from = link_.gradients[i] + begin,

@@ -42,15 +42,15 @@ class PS_SHM_HIDDEN GpuLink::Push {
 
  private:
   class Source;
-  struct FreeRoom {
+  struct Unmap {
     std::size_t bytes;
-    void operator()(std::byte* room) const noexcept;
+    void operator()(std::byte* staging) const noexcept;
   };
 
   bool is_native(const VariableState& state) const noexcept;
   bool lands_in_segment() const noexcept;
   void prefer_gpu_node(void* place, std::size_t bytes) const noexcept;
-  void make_room();
+  void make_staging();
   bool register_landing(std::string& why);
   void list_variable(std::size_t i);
   void begin();
@@ -68,8 +68,8 @@ class PS_SHM_HIDDEN GpuLink::Push {
   device::OwnEvent all_sent_;
   std::vector<std::unique_ptr<Source>> sources_;  // one per variable
   std::vector<GradientInput> inputs_;             // the same, as passed to the worker
-  std::unique_ptr<std::byte, FreeRoom> room_;     // of all variables; null if the destination is the segment
-  device::Registration room_registration_, segment_registration_;
+  std::unique_ptr<std::byte, Unmap> staging_;     // of all variables; null if the destination is the segment
+  device::Registration staging_registration_, segment_registration_;
 
   // Variables that the GPU can add itself come last, so that pushes with and without them have the same front.
   std::vector<kernels::SentPiece> sent_;

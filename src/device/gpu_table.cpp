@@ -168,7 +168,7 @@ void GpuTable::Impl::start_pull(std::span<const std::uint64_t> keys, std::span<f
   require_floats(keys.size(), out.size(), "pull");
   if (!found.empty() && found.size() != keys.size())
     throw Error(
-        fmt::format("pull of {} rows of {} on a GPU: there is room for {} answers", keys.size(), owner, found.size()));
+        fmt::format("pull of {} rows of {} on a GPU: there is space for {} answers", keys.size(), owner, found.size()));
   begin();
   worker.note_pull();
   undecided_.on_host()->store_relaxed(0);  // relaxed (gpu.G1): the launch orders it

@@ -82,7 +82,7 @@ class NoKernels final : public TransferKernels {
     return kNone;
   }
   CudaError put_rows(const kernels::DecidedRows&, float*, bool*, Stream) override { return kNone; }
-  CudaError sort_rows_room(std::uint64_t, std::size_t&) override { return kNone; }
+  CudaError sort_rows_temp_bytes(std::uint64_t, std::size_t&) override { return kNone; }
   CudaError sort_rows(const kernels::RowIds&, std::uint64_t, const kernels::RowSort&, std::uint64_t*, Stream) override {
     return kNone;
   }

@@ -38,17 +38,17 @@ RowPush::SortMemory::SortMemory(RowCarrier& owner, std::uint64_t most, std::uint
       given_places(owner.cuda, most),
       places(owner.cuda, most),
       begins(owner.cuda, most) {
-  std::size_t room_bytes = 0;
-  owner.check(owner.kernels.sort_rows_room(most, room_bytes), "say what a sort of rows needs");
-  room = {owner.cuda, room_bytes};
+  std::size_t temp_storage_bytes = 0;
+  owner.check(owner.kernels.sort_rows_temp_bytes(most, temp_storage_bytes), "say what a sort of rows needs");
+  temp_storage = {owner.cuda, temp_storage_bytes};
   form = {.given = given.on_device(),
           .sorted = sorted.on_device(),
           .given_places = given_places.on_device(),
           .places = places.on_device(),
           .begins = begins.on_device(),
           .distinct = distinct,
-          .room = room.on_device(),
-          .room_bytes = room_bytes,
+          .temp_storage = temp_storage.on_device(),
+          .temp_storage_bytes = temp_storage_bytes,
           .most = most};
 }
 

@@ -22,7 +22,7 @@ class PS_SHM_HIDDEN RowPush {
 
     DeviceMemory<std::uint64_t> given, sorted;
     DeviceMemory<std::uint32_t> given_places, places, begins;
-    DeviceMemory<std::byte> room;
+    DeviceMemory<std::byte> temp_storage;
     kernels::RowSort form{};  // points into these
   };
 

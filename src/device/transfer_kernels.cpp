@@ -34,8 +34,8 @@ class RealKernels final : public TransferKernels {
   CudaError put_rows(const kernels::DecidedRows& rows, float* out, bool* found, Stream stream) override {
     return kernels::put_rows(rows, out, found, cuda_stream(stream));
   }
-  CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override {
-    return kernels::sort_rows_room(most, bytes);
+  CudaError sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes) override {
+    return kernels::sort_rows_temp_bytes(most, bytes);
   }
   CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
                       std::uint64_t* outside, Stream stream) override {

@@ -52,8 +52,8 @@ class TransferKernels {
                               kernels::KeyPlace* places, std::uint64_t* undecided, Stream stream) = 0;
   // Row places[i] of `out` = row i of the values; found[places[i]] (may be nullptr) = found[i]. All is on the device.
   virtual CudaError put_rows(const kernels::DecidedRows& rows, float* out, bool* found, Stream stream) = 0;
-  // The number of bytes of RowSort::room that are needed for up to `most` rows. Enqueues nothing.
-  virtual CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) = 0;
+  // The number of bytes of RowSort::temp_storage that are needed for up to `most` rows. Enqueues nothing.
+  virtual CudaError sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes) = 0;
   // Sorts the ids, of a table of `rows` rows, and finds the distinct ones. 0 rows: the ids are keys, any of 64 bits.
   virtual CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
                               std::uint64_t* outside, Stream stream) = 0;

@@ -48,10 +48,10 @@ class PS_SHM_HIDDEN GuestRows {
   };
   struct Given {
     std::uint64_t in_doubt = 0;  // rows in which an earlier guest was killed; they were assigned `values`
-    std::uint64_t absent = 0;    // keys without a row, for which there is no room
+    std::uint64_t absent = 0;    // keys without a row, for which there is no space
   };
   // Changes the row of each key, once for each ticket, and marks it. A key without a row gets one with `values`, as long as
-  // there is room: no row is evicted for it.
+  // there is space: no row is evicted for it.
   //
   // Requires: 0 < ticket <= kMaxTicket; no key is repeated; values and bases have row_size() floats for each.
   // Throws: Error with kDamaged. Progress: lock-free.

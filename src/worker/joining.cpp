@@ -48,7 +48,7 @@ std::optional<shm::JobSegments> find_job(const WorkerOptions& options, const shm
 }
 
 // Throws Error if the job has too few ranks or threads for the options.
-void require_room(const WorkerOptions& options, shm::JobSegments& job) {
+void require_capacity(const WorkerOptions& options, shm::JobSegments& job) {
   if (options.rank && *options.rank >= job.ranks())
     throw Error(fmt::format("rank {} is out of range: job '{}' has ranks 0 to {}; {}", *options.rank, options.job,
                             job.ranks() - 1, how_to_have_more(job)));
@@ -76,7 +76,7 @@ std::pair<shm::JobSegments, std::uint32_t> Worker::Impl::join(const WorkerOption
   for (;;) {
     std::optional<shm::JobSegments> job = find_job(options, trust, reason);
     if (job) {
-      require_room(options, *job);
+      require_capacity(options, *job);
       std::uint32_t rank = 0;
       const auto check = [&] { check_job(*job); };
       const std::optional<std::uint32_t> wanted = options.guest ? job->ranks() - 1 : options.rank;

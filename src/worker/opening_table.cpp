@@ -170,7 +170,7 @@ void TableState::restore(shm::TablePart& part, const Checkpoint& from) {
   part.unpin(lane);
   missed += part.counted(TableCounter::kRefused) + part.counted(TableCounter::kEvicted);  // /dev/shm is full
   if (missed != 0)
-    log(fmt::format("table '{}': {} of {} rows of the checkpoint have no room (part {} of {})", spec.name, missed,
+    log(fmt::format("table '{}': {} of {} rows of the checkpoint do not fit (part {} of {})", spec.name, missed,
                     stored->rows, record.part + 1, record.parts));
 }
 

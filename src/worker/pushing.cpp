@@ -37,16 +37,16 @@ std::span<float> Worker::gradient(const Variable& variable) {
   state.require_gradients("a gradient");
   if (GradientSegments* const landing = impl.mode->landing(); landing != nullptr && state.parts.size() == 1)
     return landing->place(state.parts.front().record);
-  if (!state.room) {
+  if (!state.gradient_buffer) {
     constexpr std::size_t kAlignment = 64;
     const std::size_t bytes = (state.element_count * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-    state.room.reset(static_cast<float*>(std::aligned_alloc(kAlignment, bytes)));
-    if (!state.room)
+    state.gradient_buffer.reset(static_cast<float*>(std::aligned_alloc(kAlignment, bytes)));
+    if (!state.gradient_buffer)
       throw Error(fmt::format("no memory for a gradient of variable '{}': {} bytes", state.name, bytes),
                   ErrorCode::kNoSpace);
-    std::memset(state.room.get(), 0, bytes);
+    std::memset(state.gradient_buffer.get(), 0, bytes);
   }
-  return {state.room.get(), state.element_count};
+  return {state.gradient_buffer.get(), state.element_count};
 }
 
 void Worker::push(const Variable& variable, float gradient) {

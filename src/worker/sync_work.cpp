@@ -138,9 +138,9 @@ void SyncWork::change(const Target& target, std::uint64_t chunk, std::uint32_t t
   };
   const float* now = in;
   if (changes.values != nullptr) {
-    std::vector<float>& room = assigned_[thread];
-    if (has_step) room.resize(target.variable.place_of(1 + update::slots_per_element(target.settings)));
-    float* const to = has_step ? room.data() : out;
+    std::vector<float>& buffer = assigned_[thread];
+    if (has_step) buffer.resize(target.variable.place_of(1 + update::slots_per_element(target.settings)));
+    float* const to = has_step ? buffer.data() : out;
     apply(changes.resets ? update::Change::kReset : update::Change::kAssign, to, in, changes.values);
     now = to;
   }

@@ -64,7 +64,8 @@ void TableState::require_size(std::size_t keys, std::size_t floats, std::uint64_
 
 void TableState::require_flags(std::size_t keys, std::size_t flags, const char* verb) const {
   if (flags != keys)
-    throw Error(fmt::format("{} of {} keys of table '{}': there is room for {} answers", verb, keys, spec.name, flags));
+    throw Error(
+        fmt::format("{} of {} keys of table '{}': there is space for {} answers", verb, keys, spec.name, flags));
 }
 
 void TableState::for_batches(std::span<const std::uint64_t> keys, std::uint64_t grain, bool to_write, BatchBody body) {
@@ -141,7 +142,7 @@ void TableState::tell_of_memory() {
           "on it {}; give "
           "/dev/shm more memory, or declare fewer rows",
           core.rank, spec.name, now.rows, now.max_rows,
-          traits_of(spec.evict).makes_space ? "evicts rows to make room for new keys" : "refuses new keys"));
+          traits_of(spec.evict).makes_space ? "evicts rows to make space for new keys" : "refuses new keys"));
 }
 
 TableStatistics TableState::statistics() const {

@@ -127,7 +127,7 @@ struct PS_SHM_HIDDEN VariableState {
       pulled;  // per chunk or block: the last pulled version plus this worker's own updates since; or kNotPulled
   std::vector<std::uint64_t> observed;  // per chunk or block: staleness of the last push, or kNotPulled
   std::optional<RowAccess> rows;        // in-place, with an axis
-  std::unique_ptr<float[], decltype(&std::free)> room{nullptr, &std::free};  // buffer for a gradient, created on demand
+  std::unique_ptr<float[], decltype(&std::free)> gradient_buffer{nullptr, &std::free};  // created on demand
   std::uint64_t contributed = 0;  // sync: step + 1 of the last contribution, and its kind
   update::Change contribution = update::Change::kStep;
 

@@ -18,7 +18,7 @@ constexpr std::uint64_t kStreamedBytes = std::uint64_t{32} << 20;
 constexpr std::uint64_t kCopiedElements = 1024, kStreamedElements = 16384;
 
 // A chunk of so many elements is changed where it lies, if that is allowed. A shorter one has a free buffer in the
-// first-level cache, and no room for the undo log.
+// first-level cache, and no space for the undo log.
 constexpr std::uint64_t kInPlaceElements = 2048;
 
 }  // namespace

@@ -304,8 +304,8 @@ TEST_CASE("gpu link: in sync mode gradients are written where the other workers 
   static_cast<void>(member.pull());
   member.link->start_push();
   static_cast<void>(fake.cuda.synchronize(static_cast<device::Stream>(member.link->stream())));
-  const std::span<float> room = member.worker.gradient(member.variables[0]);
-  CHECK(std::equal(room.begin(), room.end(), gradient.begin()));
+  const std::span<float> buffer = member.worker.gradient(member.variables[0]);
+  CHECK(std::equal(buffer.begin(), buffer.end(), gradient.begin()));
   member.link->finish_push();
   member.worker.step();
   CHECK(member.pulled_by_processor(0)[1] == 7.0F - 0.5F * 2.5F);

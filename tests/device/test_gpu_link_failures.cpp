@@ -227,8 +227,8 @@ TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others
   CHECK_THROWS_AS(member.worker.step(), Error);
   CHECK_THROWS_WITH_AS(start_push(2.0F), doctest::Contains("call step() again"), Error);
   static_cast<void>(fake.cuda.synchronize(static_cast<device::Stream>(member.link->stream())));
-  const std::span<float> room = member.worker.gradient(member.variables[0]);
-  CHECK(std::count(room.begin(), room.end(), 1.0F) == 5003);
+  const std::span<float> buffer = member.worker.gradient(member.variables[0]);
+  CHECK(std::count(buffer.begin(), buffer.end(), 1.0F) == 5003);
 }
 
 TEST_CASE("gpu link: arguments that do not fit together are an error") {

@@ -225,7 +225,7 @@ TEST_CASE("gpu rows: any failing call is a warning or an error that names the GP
                                            {"synchronize", 999},
                                            {"record", 999},
                                            {"pull_rows", 98},
-                                           {"sort_rows_room", 98},
+                                           {"sort_rows_temp_bytes", 98},
                                            {"sort_rows", 98},
                                            {"send_rows", 98}})
     for (const bool is_registered : {true, false}) {

@@ -422,7 +422,7 @@ TEST_CASE("gpu table: arguments that do not fit together are an error, and pulls
                          Error);
   }
   CHECK_THROWS_WITH_AS(on_gpu.rows->start_pull(both, {floats.on_device(), 6}, {flags.on_device(), 3}),
-                       doctest::Contains("room for 3 answers"), Error);
+                       doctest::Contains("space for 3 answers"), Error);
   on_gpu.rows->start_push(both, {floats.on_device(), 6});
   CHECK_THROWS_WITH_AS(on_gpu.rows->start_push(both, {floats.on_device(), 6}), doctest::Contains("still in progress"),
                        Error);
@@ -438,7 +438,7 @@ TEST_CASE("gpu table: arguments that do not fit together are an error, and pulls
 TEST_CASE("gpu table: any failing call is a warning or an error that names the GPU, without hangs or leaks") {
   for (const char* call : {"device_count", "set_device", "load", "create_stream", "create_event", "allocate",
                            "allocate_pinned", "host_register", "device_address", "copy", "synchronize", "record",
-                           "pull_keys", "sort_rows_room", "sort_rows", "send_rows"}) {
+                           "pull_keys", "sort_rows_temp_bytes", "sort_rows", "send_rows"}) {
     std::size_t told = 0;
     for (int n = 0;; ++n) {
       REQUIRE(n < 200);

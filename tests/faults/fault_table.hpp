@@ -96,7 +96,7 @@ inline constexpr FaultPointRow kFaultPointTable[] = {
     {FaultPoint::kGradientNamed, "gradient-named", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kGradientNoted, "gradient-noted", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
     {FaultPoint::kGradientCleared, "gradient-cleared", "join", FaultActor::kWorker,  kInSyncs | kInVersioned | kInAccumulated, FaultWay::kAlone},
-    {FaultPoint::kDeclareRoom, "declare-room", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
+    {FaultPoint::kDeclareMade, "declare-made", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclareClaimed, "declare-claimed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclareFilled, "declare-filled", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},
     {FaultPoint::kDeclarePlaced, "declare-placed", "declare", FaultActor::kWorker,  kInAll | kInAccumulated, FaultWay::kFirst},

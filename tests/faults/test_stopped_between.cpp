@@ -362,7 +362,7 @@ TEST_CASE("stopped between: a variable is listed once all of its parts are decla
   int looks = 0;
   {
     const Looks watch([&](FaultPoint point) {
-      if (point < FaultPoint::kDeclareRoom || point > FaultPoint::kDeclareNext) return;
+      if (point < FaultPoint::kDeclareMade || point > FaultPoint::kDeclareNext) return;
       for (const VariableInfo& one : view.variables()) CHECK(one.parts.size() == 2);
       ++looks;
     });

@@ -33,9 +33,9 @@ device::CudaError add_on_device(float* to, std::uint32_t count, std::uint32_t ro
   });
 }
 
-device::CudaError bulk_read_room(std::uint32_t& ring_bytes) {
+device::CudaError bulk_read_max_ring(std::uint32_t& ring_bytes) {
   if (std::getenv("PS_SHM_TEST_WITHOUT_BULK_COPIES") != nullptr) return device::kNotSupported;  // as of an older GPU
-  return on_cpu::bulk_read_room(ring_bytes);
+  return on_cpu::bulk_read_max_ring(ring_bytes);
 }
 device::CudaError bulk_read(const std::byte* from, std::byte* to, std::size_t bytes, const kernels::BulkReads& how,
                             device::Stream stream) {

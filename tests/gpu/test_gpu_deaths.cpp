@@ -226,9 +226,9 @@ TEST_CASE("gpu deaths: what waits at the gate of a worker that is killed is not 
 
 TEST_CASE("gpu deaths: shards larger than a region are registered in several, and variables lie in each") {
   constexpr std::uint64_t kFiller = device::kRegionBytes / sizeof(float);
-  struct statvfs room = {};
-  REQUIRE(statvfs("/dev/shm", &room) == 0);
-  const double gib = double(room.f_bavail) * double(room.f_frsize) / double(1 << 30);
+  struct statvfs tmpfs = {};
+  REQUIRE(statvfs("/dev/shm", &tmpfs) == 0);
+  const double gib = double(tmpfs.f_bavail) * double(tmpfs.f_frsize) / double(1 << 30);
   if (gib < 3) {
     MESSAGE("skipped: 3 GiB of /dev/shm are needed, " << gib << " are free");
     return;

@@ -177,21 +177,21 @@ struct Sort {
         begins(cuda(), most),
         distinct(cuda(), 1) {
     std::size_t bytes = 0;
-    REQUIRE(kernels().sort_rows_room(most, bytes) == kSuccess);
-    room = DeviceMemory<std::byte>(cuda(), bytes);
+    REQUIRE(kernels().sort_rows_temp_bytes(most, bytes) == kSuccess);
+    temp_storage = DeviceMemory<std::byte>(cuda(), bytes);
     get = {.given = given.on_device(),
            .sorted = sorted.on_device(),
            .given_places = given_places.on_device(),
            .places = places.on_device(),
            .begins = begins.on_device(),
            .distinct = distinct.on_device(),
-           .room = room.on_device(),
-           .room_bytes = bytes,
+           .temp_storage = temp_storage.on_device(),
+           .temp_storage_bytes = bytes,
            .most = most};
   }
   DeviceMemory<std::uint64_t> given, sorted;
   DeviceMemory<std::uint32_t> given_places, places, begins, distinct;
-  DeviceMemory<std::byte> room;
+  DeviceMemory<std::byte> temp_storage;
   RowSort get;
 };
 

@@ -284,8 +284,8 @@ TEST_CASE("kernel protocols: a piece of rows is reported by a release when its n
                                   .places = places.on_device(),
                                   .begins = begins.on_device(),
                                   .distinct = distinct.on_device(),
-                                  .room = nullptr,
-                                  .room_bytes = 0,
+                                  .temp_storage = nullptr,
+                                  .temp_storage_bytes = 0,
                                   .most = kIds};
     std::size_t rows = 0, missing = 0;
     on.run(
@@ -315,14 +315,14 @@ TEST_CASE("kernel protocols: a piece of rows is reported by a release when its n
 TEST_CASE("bulk reads: every byte comes to its place, by any number of blocks with any number of pieces in the ring") {
   for (const char* order : {"0", "1"}) {
     Watched on(order);
-    std::uint32_t room = 0;
-    REQUIRE(on_cpu::bulk_read_room(room) == kSuccess);
-    CHECK(room == 192 << 10);
+    std::uint32_t max_ring = 0;
+    REQUIRE(on_cpu::bulk_read_max_ring(max_ring) == kSuccess);
+    CHECK(max_ring == 192 << 10);
     for (const std::size_t bytes : {16U, 1024U, 5U * 1024, 300U * 1024 + 16}) {
       const device::PinnedMemory<std::uint32_t> from(on.cuda, bytes / sizeof(std::uint32_t));
       std::iota(from.host().begin(), from.host().end(), 1U);
       for (const std::uint32_t blocks : {1U, 3U, 40U})
-        for (const std::uint32_t ring : {2U * 1024, 3U * 1024, room}) {
+        for (const std::uint32_t ring : {2U * 1024, 3U * 1024, max_ring}) {
           const device::DeviceMemory<std::uint32_t> to(on.cuda, from.count());
           on.run([&] {
             return on_cpu::bulk_read(reinterpret_cast<const std::byte*>(from.on_device()),

@@ -102,7 +102,7 @@ TEST_CASE("table checkpoint: its files are safetensors of keys, rows and slots")
   CHECK_THROWS_AS(checkpoint.read_rows("items", 0, some, state), Error);
 }
 
-TEST_CASE("table checkpoint: rows that have no room are left out, other rules and sizes are refused") {
+TEST_CASE("table checkpoint: rows that do not fit are left out, other rules and sizes are refused") {
   const Folder folder;
   JobConfig config = row_config(UpdateRule::kAdagrad);
   TableJob job(spec_of(6000, 2), config);
@@ -122,7 +122,7 @@ TEST_CASE("table checkpoint: rows that have no room are left out, other rules an
     CHECK(table.statistics().rows == 1000);
     CHECK(table.statistics().evicted == 0);
     REQUIRE(lines.size() == 1);
-    CHECK(lines[0].find("table 'items': 4000 of 5000 rows of the checkpoint have no room") != std::string::npos);
+    CHECK(lines[0].find("table 'items': 4000 of 5000 rows of the checkpoint do not fit") != std::string::npos);
     TableCopy whole = copy_of(job.table), part = copy_of(table);
     for (const auto& [key, row] : part.rows) REQUIRE(row == whole.rows[key]);
     TableSpec fresh = spec_of(1000, 2);

@@ -383,7 +383,7 @@ class Machine(Doctor):
         for evict, counter, what, todo, line in (
                 ("none", "refused", r"has dropped \d+ pushes of new keys", "--evict lfu", "it refuses new keys"),
                 ("lru", "evicted", r"has evicted \d+ rows to make room", r"--max-rows\)$",
-                 "it evicts rows to make room for new keys")):
+                 "it evicts rows to make space for new keys")):
             with self.subTest(evict):
                 result = subprocess.run(
                     ["unshare", "-m", "sh", "-c", script, "sh", support.TOOLS, self.job, counter, "--model", "logistic",

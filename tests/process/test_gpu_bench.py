@@ -93,7 +93,7 @@ class OnFake(unittest.TestCase):
     def test_links_stand_beside_the_limit_of_the_same_run(self):
         cases = self.found["links"]["cases"]
         if any("skipped" in case for case in cases):
-            self.skipTest("skipped: /dev/shm has too little room")
+            self.skipTest("skipped: /dev/shm has too little space")
         self.assertEqual({(c["mode"], c["chunk_bytes"]) for c in cases},
                          {(m, b) for m in ("async", "sync") for b in (32768, 1048576)})
         self.assertIn("bfloat16", {c["wire"] for c in cases})
@@ -151,7 +151,7 @@ class OnFake(unittest.TestCase):
 
     def test_a_killed_process_gives_its_pages_back(self):
         if "skipped" in self.found["death"]:
-            self.skipTest("skipped: /dev/shm has too little room")
+            self.skipTest("skipped: /dev/shm has too little space")
         if isolation.HAS_OWN_DEV_SHM:  # else others may take what it has given back
             self.assertIsNotNone(self.found["death"]["pages_free_after_s"])
         self.assertTrue(self.found["death"]["next_process_copies"])

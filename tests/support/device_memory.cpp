@@ -11,7 +11,7 @@ namespace ps_shm::test {
 
 namespace {
 
-constexpr std::size_t kRoom = std::size_t{1} << 42, kAlignment = 256;
+constexpr std::size_t kAddressSpace = std::size_t{1} << 42, kAlignment = 256;
 const std::size_t kPage = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 
 std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
@@ -21,12 +21,12 @@ class Addresses {
   // Pages, followed by one that stays inaccessible.
   std::byte* take(std::size_t pages_bytes) {
     const std::lock_guard lock(mutex_);
-    if (base_ == nullptr || pages_bytes + kPage > kRoom - used_) return nullptr;
+    if (base_ == nullptr || pages_bytes + kPage > kAddressSpace - used_) return nullptr;
     std::byte* const taken = base_ + used_;
     used_ += pages_bytes + kPage;
     return taken;
   }
-  bool has(const void* address) const { return address >= base_ && address < base_ + kRoom; }
+  bool has(const void* address) const { return address >= base_ && address < base_ + kAddressSpace; }
   void open(std::byte* pages, std::size_t bytes, int protection) const {
     if (key_ < 0 || pkey_mprotect(pages, bytes, protection, key_) != 0)
       static_cast<void>(mprotect(pages, bytes, protection));
@@ -40,7 +40,7 @@ class Addresses {
 
  private:
   static std::byte* reserve() {
-    void* const made = mmap(nullptr, kRoom, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const made = mmap(nullptr, kAddressSpace, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return made == MAP_FAILED ? nullptr : static_cast<std::byte*>(made);
   }
 

@@ -171,7 +171,7 @@ class FakeKernels : public device::TransferKernels {
   device::CudaError pull_keys(const kernels::KeyTable& table, const kernels::RowIds& keys, float* out, bool* found,
                               kernels::KeyPlace* places, std::uint64_t* undecided, device::Stream stream) override;
   device::CudaError put_rows(const kernels::DecidedRows& rows, float* out, bool* found, device::Stream stream) override;
-  device::CudaError sort_rows_room(std::uint64_t most, std::size_t& bytes) override;
+  device::CudaError sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes) override;
   device::CudaError sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,
                               std::uint64_t* outside, device::Stream stream) override;
   device::CudaError send_rows(const kernels::RowSort& rows, std::uint64_t count, const float* gradients,

@@ -85,9 +85,9 @@ CudaError FakeKernels::put_rows(const kernels::DecidedRows& rows, float* out, bo
   return run("put_rows", stream, {}, [&] { return real_.put_rows(rows, out, found, stream); });
 }
 
-CudaError FakeKernels::sort_rows_room(std::uint64_t most, std::size_t& bytes) {
-  if (const CudaError error = cuda_.enter("sort_rows_room")) return error;
-  return real_.sort_rows_room(most, bytes);
+CudaError FakeKernels::sort_rows_temp_bytes(std::uint64_t most, std::size_t& bytes) {
+  if (const CudaError error = cuda_.enter("sort_rows_temp_bytes")) return error;
+  return real_.sort_rows_temp_bytes(most, bytes);
 }
 
 CudaError FakeKernels::sort_rows(const kernels::RowIds& ids, std::uint64_t rows, const kernels::RowSort& to,

@@ -32,10 +32,9 @@ void* map(void* address, std::size_t bytes, int protection, int flags, int file,
 
 // Whole pages of address space, without access; MAP_FAILED if there are none.
 void* reserve(std::size_t bytes) {
-  void* const room =
-      map(nullptr, bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (room == MAP_FAILED) return room;
-  auto* const from = static_cast<std::byte*>(room);
+  void* const reserved = map(nullptr, bytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) return reserved;
+  auto* const from = static_cast<std::byte*>(reserved);
   auto* const begin = from + (kPage - reinterpret_cast<std::uintptr_t>(from) % kPage) % kPage;
   if (begin != from) syscall(SYS_munmap, from, begin - from);
   syscall(SYS_munmap, begin + bytes, from + kPage - begin);

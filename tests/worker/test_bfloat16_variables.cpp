@@ -168,12 +168,12 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
         threads.emplace_back([&, rank] {
           Worker worker = job.join(rank);
           const Variable variable = worker.variable(spec_of(shape), first_values);
-          const std::span<float> room = worker.gradient(variable);
+          const std::span<float> buffer = worker.gradient(variable);
           for (int step = 0; step < kSteps; ++step) {
             const std::vector<float> g = gradient(variable.element_count(), rank, step);
             if (rank == 1) {  // from where it lies already
-              std::copy(g.begin(), g.end(), room.begin());
-              worker.push(variable, room);
+              std::copy(g.begin(), g.end(), buffer.begin());
+              worker.push(variable, buffer);
             } else {  // in two pushes, which add up
               std::vector<float> half = g;
               for (float& one : half) one *= 0.5F;

@@ -83,18 +83,18 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
         });
         CHECK(variable.dtype() == dtype);
         CHECK(variable.element_count() == spec.element_count());
-        std::vector<std::byte> room(size + 1), given(size + 1);
-        std::fill(room.begin(), room.end(), std::byte{9});
-        worker.pull(variable, std::span(room).subspan(0, size));
-        CHECK(room[0] == std::byte{1});
-        CHECK(room[std::min<std::size_t>(size, 4) - 1] == std::byte{1});
-        if (size > 4) CHECK(room[size - 1] == std::byte{0});
+        std::vector<std::byte> pulled(size + 1), given(size + 1);
+        std::fill(pulled.begin(), pulled.end(), std::byte{9});
+        worker.pull(variable, std::span(pulled).subspan(0, size));
+        CHECK(pulled[0] == std::byte{1});
+        CHECK(pulled[std::min<std::size_t>(size, 4) - 1] == std::byte{1});
+        if (size > 4) CHECK(pulled[size - 1] == std::byte{0});
         for (std::size_t i = 0; i < size; ++i) given[i + 1] = static_cast<std::byte>(i * 7 + 1);
         worker.assign(variable,
                       std::span<const std::byte>(given).subspan(1));  // not aligned for a float
-        worker.pull(variable, std::span(room).subspan(1));
+        worker.pull(variable, std::span(pulled).subspan(1));
         const auto is_given = [&](const std::byte* found) { return std::memcmp(found, given.data() + 1, size) == 0; };
-        CHECK(is_given(room.data() + 1));
+        CHECK(is_given(pulled.data() + 1));
         const JobView view = job.view();
         CHECK(is_given(view.bytes("v").data()));
         CHECK(view.bytes("v").size() == size);
@@ -109,9 +109,9 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
         CHECK(info.parts.size() == (is_parted && cuts_rows ? 2 : 1));
         const Snapshot snapshot = worker.snapshot();
         worker.assign(variable, std::vector<std::byte>(size));
-        std::fill(room.begin(), room.end(), std::byte{9});
-        snapshot.copy("v", std::span(room).subspan(1));
-        CHECK(is_given(room.data() + 1));
+        std::fill(pulled.begin(), pulled.end(), std::byte{9});
+        snapshot.copy("v", std::span(pulled).subspan(1));
+        CHECK(is_given(pulled.data() + 1));
         CHECK(info.rule == (update::takes_gradients(dtype) ? UpdateRule::kAdam : UpdateRule::kAdd));
       }
 }

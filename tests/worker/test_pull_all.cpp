@@ -35,7 +35,7 @@ struct Several {
     for (std::size_t i = 0; i < count; ++i) specs.push_back({.name = "v" + std::to_string(i), .shape = {kElements}});
     variables = worker.variables(specs, [](std::size_t, std::span<float> out) { zero(out); });
     values.assign(count, std::vector<float>(kElements, -1.0F));
-    for (std::vector<float>& room : values) outs.emplace_back(room);
+    for (std::vector<float>& variable : values) outs.emplace_back(variable);
     ones.assign(count, one);
   }
 
@@ -48,8 +48,8 @@ struct Several {
 
   // Whether all elements of all variables are equal.
   bool are_alike() const {
-    return std::all_of(values.begin(), values.end(), [&](const std::vector<float>& room) {
-      return std::all_of(room.begin(), room.end(), [&](float value) { return value == values[0][0]; });
+    return std::all_of(values.begin(), values.end(), [&](const std::vector<float>& variable) {
+      return std::all_of(variable.begin(), variable.end(), [&](float value) { return value == values[0][0]; });
     });
   }
 };

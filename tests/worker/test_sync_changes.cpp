@@ -138,12 +138,12 @@ TEST_CASE("an assignment is the same if its values already lie in the worker's g
   Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .lr = 0.5F});
   Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
-  const std::span<float> room = worker.gradient(v);
-  std::fill(room.begin(), room.end(), 3.0F);
-  CHECK(worker.assign(v, room).of_chunks.empty());
+  const std::span<float> buffer = worker.gradient(v);
+  std::fill(buffer.begin(), buffer.end(), 3.0F);
+  CHECK(worker.assign(v, buffer).of_chunks.empty());
   worker.step();
-  std::fill(room.begin(), room.end(), 4.0F);
-  worker.add(v, room);
+  std::fill(buffer.begin(), buffer.end(), 4.0F);
+  worker.add(v, buffer);
   worker.step();
   CHECK(pulled(worker, v) == all(7));
 }

@@ -20,7 +20,7 @@ enum class FaultPoint : std::uint32_t {
   kJoinTaken, kJoinBarrier, kJoinWritten, kJoinCounted, kJoinStated, kJoinRecorded,
   kRecoveryNoted, kRecoveryTaken,
   kGradientMade, kGradientNamed, kGradientNoted, kGradientCleared,
-  kDeclareRoom, kDeclareClaimed, kDeclareFilled, kDeclarePlaced, kDeclareGrown, kDeclarePublished, kDeclareNext,
+  kDeclareMade, kDeclareClaimed, kDeclareFilled, kDeclarePlaced, kDeclareGrown, kDeclarePublished, kDeclareNext,
   kInitClaimed, kInitBuffer, kInitStamped, kInitChunk, kInitValues, kInitPart, kInitDone, kInitRecorded,
   kFreeBufferNoted, kFreeBufferInFlight, kPushBuilding, kPushComputed, kPushLabelled, kPushStamped, kPushSwapped,
   kPushNoted, kPushLost, kPushRecovered,

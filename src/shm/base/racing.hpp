@@ -52,9 +52,9 @@ inline void racing_copy(float* out, const float* in, std::size_t count) noexcept
 // Private memory for the largest chunk, whose payload is below 2^18 floats. Used only by the thread sanitizer and
 // models.
 inline float* racing_scratch(std::size_t which) {
-  thread_local std::vector<float> rooms[3];  // on the heap, since thread-local arrays use up every thread's stack
-  rooms[which].resize(1 << 18);
-  return rooms[which].data();
+  thread_local std::vector<float> buffers[3];  // on the heap, since thread-local arrays use up every thread's stack
+  buffers[which].resize(1 << 18);
+  return buffers[which].data();
 }
 
 // Returns update(out, in). Both lie in the segment; other processes may read `out` or write `in` at the same time.

@@ -26,7 +26,7 @@ struct UndoLog {
 
   // Where the old floats of the block that begins at element `at` are: array k lies k * kBlock floats behind.
   float* half(std::uint64_t at, std::uint64_t arrays) const noexcept {
-    return room + at / kBlock % 2 * kBlock * arrays;
+    return buffer + at / kBlock % 2 * kBlock * arrays;
   }
 
   // Keeps the `count` elements from element `at` of a chunk on, which lie at `in`, array k at in + k * stride. Wait-free.
@@ -39,9 +39,9 @@ struct UndoLog {
   }
 
   // The same log, to which the elements from element `at` of this one's on are given as if they were the first.
-  UndoLog behind(std::uint64_t at) const noexcept { return {room, mark, first + at}; }
+  UndoLog behind(std::uint64_t at) const noexcept { return {buffer, mark, first + at}; }
 
-  float* room;
+  float* buffer;  // floats(arrays) of them
   AtomicShm<std::uint64_t>* mark;
   std::uint64_t first = 0;  // number of the element of the chunk that keep() is given as element 0
 };

@@ -231,7 +231,7 @@ std::uint32_t Directory::claim_record(std::uint32_t byte) {
   for (std::uint32_t& number = known_->first_free(byte); number < kMaxVariables; ++number) {
     if (known.is_published(number)) continue;
     job_.make_record(number);  // directory.D7
-    fault_point(FaultPoint::kDeclareRoom);
+    fault_point(FaultPoint::kDeclareMade);
     std::uint32_t claimed = job_.record(number).claim.load_acquire();  // (directory.D4)
     if (claimed == byte + 1) return number;  // directory.D4: a predecessor's, or this task's own from a lost race
     // (directory.D4)

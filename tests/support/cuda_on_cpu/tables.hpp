@@ -11,7 +11,7 @@ namespace ps_shm::on_cpu {
 
 PS_SHM_ON_CPU_EXPORT device::TransferKernels& transfer_kernels();
 PS_SHM_ON_CPU_EXPORT train::ModelKernels& model_kernels();
-PS_SHM_ON_CPU_EXPORT device::CudaError bulk_read_room(std::uint32_t& ring_bytes);
+PS_SHM_ON_CPU_EXPORT device::CudaError bulk_read_max_ring(std::uint32_t& ring_bytes);
 PS_SHM_ON_CPU_EXPORT device::CudaError bulk_read(const std::byte* from, std::byte* to, std::size_t bytes,
                                                  const kernels::BulkReads& how, device::Stream stream);
 

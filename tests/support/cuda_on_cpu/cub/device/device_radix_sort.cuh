@@ -13,11 +13,12 @@ namespace cub {
 
 struct DeviceRadixSort {
   template <class Key, class Value>
-  static cudaError_t SortPairs(void* room, std::size_t& bytes, const Key* keys, Key* keys_out, const Value* values,
-                               Value* values_out, int count, int first_bit, int end_bit, cudaStream_t stream) {
+  static cudaError_t SortPairs(void* temp_storage, std::size_t& bytes, const Key* keys, Key* keys_out,
+                               const Value* values, Value* values_out, int count, int first_bit, int end_bit,
+                               cudaStream_t stream) {
     const auto items = static_cast<std::size_t>(count);
     const std::size_t needs = items * sizeof(Key) + 1;
-    if (room == nullptr) {
+    if (temp_storage == nullptr) {
       bytes = needs;
       return cudaSuccess;
     }
@@ -25,7 +26,7 @@ struct DeviceRadixSort {
     constexpr std::size_t kTile = 256 * 19;
     static const char of_one_tile{}, of_several{};  // for the kernels
     const auto sort_all = [=] {
-      std::memset(room, 0xff, needs);
+      std::memset(temp_storage, 0xff, needs);
       const auto digits_of = [&](Key key) {
         const int width = end_bit - first_bit;
         return width >= static_cast<int>(8 * sizeof(Key)) ? key : key >> first_bit & ((Key{1} << width) - 1);

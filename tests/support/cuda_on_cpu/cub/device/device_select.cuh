@@ -7,9 +7,9 @@ namespace cub {
 
 struct DeviceSelect {
   template <class Key, class Values, class Value, class Number>
-  static cudaError_t UniqueByKey(void* room, std::size_t& bytes, const Key* keys, Values values, Key* keys_out,
+  static cudaError_t UniqueByKey(void* temp_storage, std::size_t& bytes, const Key* keys, Values values, Key* keys_out,
                                  Value* values_out, Number* selected, int count, cudaStream_t stream) {
-    if (room == nullptr) {
+    if (temp_storage == nullptr) {
       bytes = 1;
       return cudaSuccess;
     }

@@ -22,27 +22,27 @@ void fill(std::span<float> out, float first) {
 
 }  // namespace
 
-TEST_CASE("gradient room: it is as large as the variable, aligned, and stays at its address") {
+TEST_CASE("gradient buffer: it is as large as the variable, aligned, and stays at its address") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
       Job job({.mode = mode, .lr = 1.0F, .ps_tasks = 2, .placement = placement});
       Worker worker = job.join();
       const Variable small = worker.variable({.name = "small", .shape = {3}}, zero);
-      const std::span<float> room = worker.gradient(small);
-      fill(room, 1);
+      const std::span<float> buffer = worker.gradient(small);
+      fill(buffer, 1);
       const Variable large = worker.variable({.name = "large", .shape = {5000, 3}}, zero);
       const std::span<float> other = worker.gradient(large);
       fill(other, 7);
-      CHECK(room.size() == 3);
+      CHECK(buffer.size() == 3);
       CHECK(other.size() == 15000);
-      CHECK(reinterpret_cast<std::uintptr_t>(room.data()) % 64 == 0);
+      CHECK(reinterpret_cast<std::uintptr_t>(buffer.data()) % 64 == 0);
       CHECK(reinterpret_cast<std::uintptr_t>(other.data()) % 64 == 0);
-      CHECK(worker.gradient(small).data() == room.data());
-      CHECK(room[2] == 3);
+      CHECK(worker.gradient(small).data() == buffer.data());
+      CHECK(buffer[2] == 3);
     }
 }
 
-TEST_CASE("gradient room: a push from there has the same effect as one from elsewhere, step after step") {
+TEST_CASE("gradient buffer: a push from there has the same effect as one from elsewhere, step after step") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
@@ -50,12 +50,12 @@ TEST_CASE("gradient room: a push from there has the same effect as one from else
       Worker worker = job.join();
       const Variable a = worker.variable({.name = "a", .shape = {20000}}, zero);
       const Variable b = worker.variable({.name = "b", .shape = {20000}}, zero);
-      const std::span<float> room = worker.gradient(a);
+      const std::span<float> buffer = worker.gradient(a);
       std::vector<float> elsewhere(20000);
       for (int step = 0; step < 5; ++step) {
-        fill(room, float(step));
+        fill(buffer, float(step));
         fill(elsewhere, float(step));
-        worker.push(a, room);
+        worker.push(a, buffer);
         worker.push(b, elsewhere);
         worker.step();
       }
@@ -65,31 +65,31 @@ TEST_CASE("gradient room: a push from there has the same effect as one from else
     }
 }
 
-TEST_CASE("gradient room: in sync mode it replaces earlier pushes of the step, and later ones are added to it") {
+TEST_CASE("gradient buffer: in sync mode it replaces earlier pushes of the step, and later ones are added to it") {
   Job job({.mode = Mode::kSync, .lr = 1.0F});
   Worker worker = job.join();
   const Variable variable = worker.variable({.name = "v", .shape = {2}}, zero);
   const std::vector<float> ones(2, 1.0F);
-  const std::span<float> room = worker.gradient(variable);
+  const std::span<float> buffer = worker.gradient(variable);
   worker.push(variable, ones);
-  std::fill(room.begin(), room.end(), 10.0F);
-  worker.push(variable, room);
+  std::fill(buffer.begin(), buffer.end(), 10.0F);
+  worker.push(variable, buffer);
   worker.push(variable, ones);
   worker.step();
   CHECK(job.view().values("v") == std::vector<float>(2, -11.0F));
 }
 
-TEST_CASE("gradient room: several workers' gradients give the mean") {
+TEST_CASE("gradient buffer: several workers' gradients give the mean") {
   Job job({.workers = 3, .mode = Mode::kSync, .lr = 1.0F});
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number)
     threads.emplace_back([&, number] {
       Worker worker = job.join();
       const Variable variable = worker.variable({.name = "v", .shape = {3000}}, zero);
-      const std::span<float> room = worker.gradient(variable);
+      const std::span<float> buffer = worker.gradient(variable);
       for (int step = 0; step < 50; ++step) {
-        std::fill(room.begin(), room.end(), float(3 * number));
-        worker.push(variable, room);
+        std::fill(buffer.begin(), buffer.end(), float(3 * number));
+        worker.push(variable, buffer);
         worker.step();
       }
     });
