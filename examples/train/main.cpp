@@ -63,12 +63,13 @@ int main() try {
     failed += status != 0;
     return true;
   };
-  ps_shm::JobConfig config;
-  config.job = job;
-  config.workers = 2;
-  config.steps = 2000;
-  config.stale_limit = 100;  // drops what a worker that was held up has computed from values of long ago
-  config.optimizer.lr = 0.1F;
+  const ps_shm::JobConfig config{
+      .job = job,
+      .workers = 2,
+      .stale_limit = 100,  // drops what a worker that was held up has computed from values of long ago
+      .optimizer = {.lr = 0.1F},
+      .steps = 2000,
+  };
   ps_shm::Server server(config);
   ps_shm::ServeHooks hooks;
   hooks.stop_requested = [&] {  // one that fails before it has joined would be waited for

@@ -17,7 +17,7 @@ namespace PS_SHM_API ps_shm {
 /// One tensor of a bundle. The library never reads the elements: a tensor is bytes, with what its readers need to know
 /// of them.
 struct TensorSpec {
-  std::string name;               ///< 1 to 127 characters of [A-Za-z0-9_.:/-], unique in the bundle
+  std::string name{};             ///< 1 to 127 characters of [A-Za-z0-9_.:/-], unique in the bundle
   DType dtype = DType::kFloat32;  ///< type of its elements
   /// Extents of at most 8 axes. Empty: a scalar. The product of those that are not 0 is at most 2^40. With a 0 among
   /// them the tensor has no elements and takes no memory; a generation always has it, whether it is written or not.
@@ -45,9 +45,9 @@ using WritePlan = std::vector<std::vector<Slice>>;
 /// A publication. It takes memory for one generation when it is created, and more as records are first used, up to
 /// memory_bytes().
 struct BundleSpec {
-  std::string name;                 ///< 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
-  std::vector<TensorSpec> tensors;  ///< 1 to 262144
-  std::uint32_t subscribers = 16;   ///< most subscribers at one time, 1 to 256
+  std::string name{};                 ///< 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
+  std::vector<TensorSpec> tensors{};  ///< 1 to 262144
+  std::uint32_t subscribers = 16;     ///< most subscribers at one time, 1 to 256
   /// Number of generations that it can hold at one time, at least 2. With enough_records() publishing never finds all
   /// records in use. With 2, a generation is written only when no subscriber holds the one before the newest; use it
   /// with BusyPolicy::kWait. 0: as many records as fit into 256 MiB, at least 4, at most enough_records().

@@ -48,7 +48,8 @@ struct GpuOptions {
   int device = 0;              ///< CUDA's number of the GPU
   Wire wire = Wire::kFloat32;  ///< transfer dtype of gradients: with kBFloat16 the GPU rounds them
   bool stream_waits = false;  ///< whether can_wait() may be true; only for a process that has one link, see there
-  std::function<void(const std::string&)> warn;  ///< log callback: something was refused and costs speed; unset: stderr
+  /// Log callback: something was refused and costs speed. Unset: stderr.
+  std::function<void(const std::string&)> warn{};
 };
 
 /// What a link has done so far.
@@ -154,8 +155,9 @@ class GpuLink {
 
 /// Options of a GpuRows or GpuTable.
 struct GpuRowsOptions {
-  int device = 0;                                ///< CUDA's number of the GPU
-  std::function<void(const std::string&)> warn;  ///< log callback: something was refused and costs speed; unset: stderr
+  int device = 0;  ///< CUDA's number of the GPU
+  /// Log callback: something was refused and costs speed. Unset: stderr.
+  std::function<void(const std::string&)> warn{};
 };
 
 /// What a GpuRows or GpuTable has done so far.

@@ -21,7 +21,7 @@ inline constexpr std::uint64_t kChunkBytesForGpu = ~std::uint64_t{0};
 
 /// The settings of a job. docs/options.md lists the programs' options for them.
 struct JobConfig {
-  std::string job;            ///< name: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
+  std::string job{};          ///< name: 1 to 64 characters of [A-Za-z0-9_-], the first one a letter or digit
   std::uint32_t workers = 1;  ///< number of workers that the job starts with; the first sync step waits for all of them
   std::uint32_t max_workers = 0;     ///< most at one time; 0: max(16, 2 * workers), up to kMaxWorkers; single-writer: 1
   std::uint32_t threads = 1;         ///< threads of a worker that may push at once; each has free buffers of its own
@@ -34,15 +34,15 @@ struct JobConfig {
   /// Chunk size of versioned variables: a power of two, 1 KiB to 1 MiB; 0: by their size; or kChunkBytesForGpu.
   std::uint64_t chunk_bytes = 0;
   Adds adds = Adds::kExact;  ///< how pushes update in-place variables
-  Optimizer optimizer;       ///< its rule is that of variables whose specification has none
+  Optimizer optimizer{};     ///< its rule is that of variables whose specification has none
   std::uint64_t steps = 0;   ///< global step at which the job is finished; 0: no limit
   /// Random seed of initial values and data order, and of the hash by which tables by key place their rows; unset: 1,
   /// and a random hash.
-  std::optional<std::uint64_t> seed;
+  std::optional<std::uint64_t> seed{};
   Seconds linger{30};  ///< how long the ps stays when no worker is left
   /// Limit on waiting for live peers in step() and barrier(). When it expires, a sync step goes on without them; a step
   /// of mode ssp and a barrier() throw Timeout. std::nullopt: no limit.
-  WaitLimit step_timeout;
+  WaitLimit step_timeout{};
   std::uint32_t ps_tasks = 1;                    ///< number of ps tasks; each has one shard
   Placement placement = Placement::kRoundRobin;  ///< how variables are distributed over the shards
   std::uint32_t partitions = 0;  ///< placement partition: parts per variable; 0: as many as there are shards
@@ -51,13 +51,13 @@ struct JobConfig {
   PartitionBy partition_by = PartitionBy::kRange;  ///< placement partition: for in-place variables
   /// Variable name -> shard, for variables placed by hand (at most 64). They are not partitioned, whatever the
   /// placement.
-  std::map<std::string, std::uint32_t> place;
-  Numa numa = Numa::kAuto;                ///< memory nodes of the shards
-  std::vector<std::uint32_t> numa_nodes;  ///< for Numa::kNodes: 1 to 64 nodes
-  bool huge_pages = false;                ///< request huge pages, if the system has any for shared memory
-  std::string restore;           ///< folder of a checkpoint whose state the job begins with; empty: with initial values
+  std::map<std::string, std::uint32_t> place{};
+  Numa numa = Numa::kAuto;                  ///< memory nodes of the shards
+  std::vector<std::uint32_t> numa_nodes{};  ///< for Numa::kNodes: 1 to 64 nodes
+  bool huge_pages = false;                  ///< request huge pages, if the system has any for shared memory
+  std::string restore{};         ///< folder of a checkpoint whose state the job begins with; empty: with initial values
   std::uint64_t first_step = 0;  ///< global step of that checkpoint; filled in by Server
-  std::string group;             ///< Unix group whose users share the job; empty: only the user of its ps
+  std::string group{};           ///< Unix group whose users share the job; empty: only the user of its ps
   std::uint32_t elastic_min = 0;  ///< fewest workers that a launcher keeps in an elastic job; 0: the number is fixed
   std::uint32_t elastic_max = 0;  ///< most workers that a launcher keeps in an elastic job; 0: the number is fixed
 

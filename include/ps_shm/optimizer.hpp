@@ -36,8 +36,8 @@ PS_SHM_API const char* to_string(UpdateRule rule) noexcept;
 /// The optimizer of a job. Settings that its rule does not use are ignored.
 struct Optimizer {
   UpdateRule rule = UpdateRule::kSgd;  ///< how a gradient changes values
-  std::optional<float> lr;             ///< at step 0; unset: default_lr(rule)
-  Schedule schedule;                   ///< multiplies lr by a function of the global step
+  std::optional<float> lr{};           ///< at step 0; unset: default_lr(rule)
+  Schedule schedule{};                 ///< multiplies lr by a function of the global step
   /// Modes async and ssp: scales the rate of each chunk's (in-place: block's) update by 1 / (1 + staleness).
   bool lr_staleness = false;
   float momentum = 0.9F;             ///< momentum, nesterov
@@ -52,7 +52,7 @@ struct Optimizer {
   float l2 = 0.0F;
   /// Decoupled weight decay, value -= rate * weight_decay * value, only for variables with `regularize` and not for
   /// ftrl. Unset: 0.01 for adamw, 0 for the other rules.
-  std::optional<float> weight_decay;
+  std::optional<float> weight_decay{};
   float clip_value = 0.0F;  ///< clips each element of a gradient to [-clip_value, clip_value]; 0: no clipping
   float clip_norm = 0.0F;   ///< scales each contributor's gradients to at most this global norm; 0: no clipping
   float ema = 0.0F;         ///< decay of the parameters' moving average, which takes one more slot; 0: no average

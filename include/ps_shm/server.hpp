@@ -33,10 +33,10 @@ PS_SHM_API const char* to_string(EndReason reason) noexcept;
 
 /// What Server::serve() calls. Each member may be unset.
 struct ServeHooks {
-  std::function<bool()> stop_requested;         ///< polled; true ends the job
-  std::function<bool()> stop_at_once;           ///< polled while the job ends; true: do not wait for workers to leave
-  std::function<void(const std::string&)> log;  ///< log callback: a line for each join, leave and death
-  std::function<void()> every_second;           ///< called once a second
+  std::function<bool()> stop_requested{};         ///< polled; true ends the job
+  std::function<bool()> stop_at_once{};           ///< polled while the job ends; true: do not wait for workers to leave
+  std::function<void(const std::string&)> log{};  ///< log callback: a line for each join, leave and death
+  std::function<void()> every_second{};           ///< called once a second
 };
 
 /// Options of a Server.

@@ -30,7 +30,7 @@ PS_SHM_API const char* to_string(Evict evict) noexcept;
 
 /// The declaration of a table. All workers of a job must declare a table alike.
 struct TableSpec {
-  std::string name;            ///< as of a variable; tables and variables have separate names
+  std::string name{};          ///< as of a variable; tables and variables have separate names
   std::uint64_t row_size = 1;  ///< elements in a row
   /// float32, or bfloat16, in which rows take half the memory. Values are given and returned in float32. Each push
   /// computes in float32 and rounds the new values stochastically, so that the expected values are exact; assignments
@@ -56,9 +56,9 @@ struct TableSpec {
 
 /// A copy of a row.
 struct TableRow {
-  std::uint64_t key = 0;      ///< whose row it is
-  std::vector<float> values;  ///< TableSpec::row_size floats
-  std::vector<float> state;   ///< of the optimizer, Table::state_size() floats, as Table::slots() orders them
+  std::uint64_t key = 0;        ///< whose row it is
+  std::vector<float> values{};  ///< TableSpec::row_size floats
+  std::vector<float> state{};   ///< of the optimizer, Table::state_size() floats, as Table::slots() orders them
 };
 
 }  // namespace ps_shm

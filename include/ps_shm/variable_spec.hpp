@@ -15,7 +15,7 @@ namespace PS_SHM_API ps_shm {
 
 /// Declares one variable. All workers of a job must declare a variable alike (Worker::variable()).
 struct VariableSpec {
-  std::string name;  ///< 1 to 127 characters of [A-Za-z0-9_.:/-]
+  std::string name{};  ///< 1 to 127 characters of [A-Za-z0-9_.:/-]
   /// Extents of at most 8 axes, each at least 1, with at most 2^40 elements in all. Empty: a scalar.
   std::vector<std::uint64_t> shape{};
   std::optional<UpdateRule> rule{};  ///< unset: that of the job's optimizer; add for types that take no gradients

@@ -14,7 +14,7 @@ namespace PS_SHM_API ps_shm {
 
 /// Options of a Worker.
 struct WorkerOptions {
-  std::string job;                      ///< name of the job
+  std::string job{};                    ///< name of the job
   std::string group{};                  ///< Unix group whose users' job this may be; empty: only this process's user's
   std::optional<std::uint32_t> rank{};  ///< unset: the first free rank, preferring ranks never used
   bool guest = false;                   ///< joins beside the workers, with the last rank (Worker::add_once)
