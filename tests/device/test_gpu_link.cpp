@@ -18,7 +18,6 @@ using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
 using test::Job;
-using test::JobSettings;
 
 namespace {
 
@@ -79,7 +78,7 @@ TEST_CASE("gpu link: gradients can be transferred as bfloat16, half the bytes") 
 TEST_CASE("gpu link: without registration, a pull comes after what was enqueued before, and before what comes after") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake({.host_register = false});
-    JobSettings given = adding(layout);
+    JobConfig given = adding(layout);
     given.threads = 3;
     Job job(given);
     GpuOptions options;
@@ -156,7 +155,7 @@ TEST_CASE("gpu link: a pull through the host notes the versions from which stale
 
 TEST_CASE("gpu link: copies and kernel of a pull work side by side, and come after what was enqueued before") {
   FakeGpu fake;
-  JobSettings given = adding();
+  JobConfig given = adding();
   given.chunk_bytes = test::kLargeChunk;
   Job job(given);
   GpuMember member(fake.box, job.config, test::kLargeSizes);
@@ -208,7 +207,7 @@ TEST_CASE("gpu link: a pull can wait on the stream for the step") {
   FakeGpu with;
   CHECK_FALSE(GpuMember(with.box, job.config, {1000}).link->can_wait());  // not requested
   for (const std::uint64_t chunk_bytes : {job.config.chunk_bytes, test::kLargeChunk}) {
-    JobSettings given = adding();
+    JobConfig given = adding();
     given.chunk_bytes = chunk_bytes;
     Job other(given);
     const bool is_kernel = chunk_bytes != test::kLargeChunk;  // the copy engine's pull needs the CPU
@@ -224,10 +223,10 @@ TEST_CASE(
   options.stream_waits = true;
   const auto pulls = [&](std::uint64_t chunk_bytes, UpdateRule rule, const std::vector<std::uint64_t>& sizes) {
     FakeGpu fake;
-    JobSettings given = test::gpu_job();
+    JobConfig given = test::gpu_job();
     given.max_workers = 2;
     given.chunk_bytes = chunk_bytes;
-    given.rule = rule;
+    given.optimizer.rule = rule;
     Job job(given);
     GpuMember member(fake.box, job.config, sizes, options);
     CHECK_FALSE(member.pull());
@@ -361,7 +360,7 @@ TEST_CASE("gpu link: a chunk that moves while a kernel copies it is copied again
 TEST_CASE("gpu link: a chunk that moves while the copy engine copies it is copied again, and only this one") {
   for (const int times : {1, 2, 3, 5}) {
     FakeGpu fake;
-    JobSettings given = adding();
+    JobConfig given = adding();
     given.chunk_bytes = test::kLargeChunk;
     Job job(given);
     GpuMember member(fake.box, job.config, {900001});
@@ -410,8 +409,8 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only a
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdam}) {
     const bool is_native = rule != UpdateRule::kAdam;
     FakeGpu fake({.native_atomics = true});
-    JobSettings given = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
-    given.rule = rule;
+    JobConfig given = test::gpu_job(Mode::kAsync, is_native ? Layout::kInplace : Layout::kVersioned, 2);
+    given.optimizer.rule = rule;
     Job job(given);
     GpuMember member(fake.box, job.config, {1, 5003});
     Other other(job.config);
@@ -430,8 +429,8 @@ TEST_CASE("gpu link: a GPU with native atomics adds by itself if the rule only a
 
 TEST_CASE("gpu link: with an age limit a GPU does not add by itself, and a gradient that is too old is not applied") {
   FakeGpu fake({.native_atomics = true});
-  JobSettings given = test::gpu_job(Mode::kAsync, Layout::kInplace, 2);
-  given.rule = UpdateRule::kAdd;
+  JobConfig given = test::gpu_job(Mode::kAsync, Layout::kInplace, 2);
+  given.optimizer.rule = UpdateRule::kAdd;
   given.stale_limit = 2;
   Job job(given);
   GpuMember member(fake.box, job.config, {1, 5003});
@@ -456,7 +455,7 @@ TEST_CASE("gpu link: with an age limit a GPU does not add by itself, and a gradi
 TEST_CASE("gpu link: no update of two GPU workers and a processor is lost") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     FakeGpu fake;
-    JobSettings given = adding(layout);
+    JobConfig given = adding(layout);
     given.workers = 3;
     Job job(given);
     constexpr int kPushes = 200;

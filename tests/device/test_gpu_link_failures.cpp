@@ -17,15 +17,14 @@ using test::adding;
 using test::FakeGpu;
 using test::GpuMember;
 using test::Job;
-using test::JobSettings;
 
 TEST_CASE("gpu link: without registration it copies through the host, reports it, and gives the same results") {
   for (const int which : {0, 1}) {
     FakeGpu fake({.host_register = which != 0});
     if (which == 1) fake.cuda.fail("host_register", 0, device::kOutOfMemory);
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-      JobSettings given = test::gpu_job(mode);
-      given.rule = UpdateRule::kAdd;
+      JobConfig given = test::gpu_job(mode);
+      given.optimizer.rule = UpdateRule::kAdd;
       Job job(given);
       GpuMember member(fake.box, job.config, {1, 5003, 2500007, 70001});  // more windows than there is memory for
       for (int round = 0; round < 3; ++round) {
@@ -123,7 +122,7 @@ TEST_CASE("gpu link: any failing call is a warning or an error that names it, wi
         REQUIRE(n < 200);
         INFO(std::string(one.call) << " " << n << " can register " << kind.can_register);
         FakeGpu fake({.native_atomics = true, .host_register = kind.can_register});
-        JobSettings given = adding(kind.layout);
+        JobConfig given = adding(kind.layout);
         given.chunk_bytes = test::kLargeChunk;  // for the copy engine
         Job job(given);
         bool was_error = false;
@@ -178,7 +177,7 @@ TEST_CASE("gpu link: a pull whose copies have failed does not end as if it had n
   for (const auto& sizes : {std::vector<std::uint64_t>{900001}, test::kLargeSizes})
     for (const bool can_register : {true, false}) {
       FakeGpu fake({.host_register = can_register, .copy_batches = false});
-      JobSettings given = adding();
+      JobConfig given = adding();
       given.chunk_bytes = test::kLargeChunk;
       Job job(given);
       GpuMember member(fake.box, job.config, sizes);
@@ -214,7 +213,7 @@ TEST_CASE("gpu link: pushes and pulls take turns, and a worker has one link") {
 
 TEST_CASE("gpu link: after step() has thrown nothing is sent to where the others read the gradient") {
   FakeGpu fake;
-  JobSettings given = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
+  JobConfig given = test::gpu_job(Mode::kSync, Layout::kVersioned, 2);
   given.step_timeout = Seconds(0.05);  // the second worker never joins
   Job job(given);
   GpuMember member(fake.box, job.config, {5003});

@@ -26,8 +26,12 @@ namespace {
 constexpr std::uint64_t kElements = 600;  // three chunks
 constexpr std::uint64_t kRows = 8, kWidth = 4;
 
-JobSettings with_guests(Mode mode, std::uint32_t workers = 1) {
-  return {.workers = workers, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd, .linger = Seconds(1000)};
+JobConfig with_guests(Mode mode, std::uint32_t workers = 1) {
+  return {.workers = workers,
+          .mode = mode,
+          .chunk_bytes = 1024,
+          .optimizer = {.rule = UpdateRule::kAdd},
+          .linger = Seconds(1000)};
 }
 
 WorkerOptions guest_of(const JobConfig& config) {
@@ -175,7 +179,7 @@ TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
 }
 
 TEST_CASE("guests: a job has one, which is refused where a worker has its rank") {
-  JobSettings given = with_guests(Mode::kAsync);
+  JobConfig given = with_guests(Mode::kAsync);
   given.max_workers = 2;
   Job job(given);
   {

@@ -20,8 +20,7 @@ inline JobConfig adding_job(Layout layout, std::uint32_t workers, Mode mode = Mo
                     .mode = mode,
                     .layout = layout,
                     .chunk_bytes = 32 << 10,
-                    .rule = UpdateRule::kAdd,
-                    .lr = 0.5F});
+                    .optimizer = {.rule = UpdateRule::kAdd, .lr = 0.5F}});
 }
 
 // By how much element k of GpuMember's i-th variable has grown.

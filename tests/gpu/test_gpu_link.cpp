@@ -19,7 +19,6 @@ namespace {
 using namespace ps_shm;
 using test::GpuMember;
 using test::Job;
-using test::JobSettings;
 using test::on_tables;
 
 // Selects a GPU for this thread, a different one for each number if there are several: its allocations go there.
@@ -157,8 +156,8 @@ TEST_CASE("gpu link: the GPU adds by itself exactly if the driver reports atomic
                                             {UpdateRule::kSgd, Layout::kInplace, true},
                                             {UpdateRule::kAdd, Layout::kVersioned, false},
                                             {UpdateRule::kAdam, Layout::kVersioned, false}}) {
-    JobSettings given = test::gpu_job(Mode::kAsync, kind.layout);
-    given.rule = kind.rule;
+    JobConfig given = test::gpu_job(Mode::kAsync, kind.layout);
+    given.optimizer.rule = kind.rule;
     Job job(given);
     GpuMember member(on_tables(), job.config, {5003});
     const bool adds = member.link->transfers().strategy.find("adds to in-place variables itself") != std::string::npos;
@@ -171,8 +170,8 @@ TEST_CASE("gpu link: in sync mode the same gradients give the same bits in each 
   const std::vector<std::uint64_t> sizes{1, 5003, 70001};
   std::vector<std::vector<float>> expected;
   for (int run = 0; run < 4; ++run) {
-    JobSettings given = test::gpu_job(Mode::kSync, Layout::kVersioned, 3);
-    given.rule = UpdateRule::kAdam;
+    JobConfig given = test::gpu_job(Mode::kSync, Layout::kVersioned, 3);
+    given.optimizer.rule = UpdateRule::kAdam;
     Job job(given);
     const auto gradient_of = [&](std::uint32_t rank, int step, std::size_t i) {
       std::mt19937 generator(rank * 1000 + static_cast<unsigned>(step) * 10 + static_cast<unsigned>(i));

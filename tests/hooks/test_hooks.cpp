@@ -41,7 +41,7 @@ class Recorder : public Hook {
 }  // namespace
 
 TEST_CASE("hooks are called in order, in every phase") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   std::vector<std::string> calls;
   const auto saving = std::make_shared<Calling>();
@@ -62,7 +62,7 @@ TEST_CASE("hooks are called in order, in every phase") {
 }
 
 TEST_CASE("a gradient that one hook rejects is not pushed, the other hooks are still called, and the step ends") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   int asked = 0;
   const auto refusing = std::make_shared<Calling>(), counting = std::make_shared<Calling>();
@@ -78,7 +78,7 @@ TEST_CASE("a gradient that one hook rejects is not pushed, the other hooks are s
 }
 
 TEST_CASE("a loop stops at a step, even one that is already over") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   CHECK(member.run({stop_at_step(3)}, falling).global_step == 3);
   CHECK(member.run({stop_at_step(3)}, falling).steps == 0);
@@ -87,7 +87,7 @@ TEST_CASE("a loop stops at a step, even one that is already over") {
 }
 
 TEST_CASE("a loop stops when the mean of its last losses is low enough") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   CHECK(member.run({stop_at_loss(0.25)}, falling).steps == 4);
   member.asked = 0;
@@ -100,7 +100,7 @@ TEST_CASE("a loop stops when the mean of its last losses is low enough") {
 }
 
 TEST_CASE("a loop ends with its job") {
-  JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .steps = 3, .linger = Seconds(0)});
+  JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .steps = 3, .linger = Seconds(0)});
   Server server(config);
   LoopingWorker member(config);
   std::vector<std::string> calls;
@@ -109,7 +109,7 @@ TEST_CASE("a loop ends with its job") {
 }
 
 TEST_CASE("an exception of a hook propagates to the caller, and the worker can continue") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   std::vector<std::string> calls;
   const auto recorder = std::make_shared<Recorder>("a", calls);
@@ -128,7 +128,7 @@ TEST_CASE("an exception of a hook propagates to the caller, and the worker can c
 }
 
 TEST_CASE("logging and timing report progress at an interval of global steps") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   Lines logged, timed;
   member.run({logging({.steps = 4}, logged.log()), timing({.steps = 5}, timed.log()), stop_at_step(11)}, falling);
@@ -141,7 +141,7 @@ TEST_CASE("logging and timing report progress at an interval of global steps") {
 }
 
 TEST_CASE("summaries are written at their interval, and once more at the end") {
-  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   Server server(config);
   LoopingWorker member(config);
   std::vector<std::uint64_t> steps;
@@ -161,7 +161,8 @@ TEST_CASE("summaries are written at their interval, and once more at the end") {
 }
 
 TEST_CASE("checkpointing saves the job's state, notifies the other hooks, and keeps the newest") {
-  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config =
+      config_of({.workers = 2, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   Folder folder;
   Server server(config);
   LoopingWorker member(config), other(config, 1);
@@ -193,7 +194,7 @@ TEST_CASE("checkpointing saves the job's state, notifies the other hooks, and ke
 }
 
 TEST_CASE("checkpointing that fails is reported, and training continues") {
-  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   Folder folder;
   Server server(config);
   LoopingWorker member(config);

@@ -29,7 +29,7 @@ using namespace ps_shm;
 using namespace ps_shm::test;
 
 TEST_CASE("nan guard: stop reports the worker, step and loss, and pushes nothing") {
-  Job job({.workers = 2, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.workers = 2, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker other(job.config, 0), member(job.config, 1);
   other.run({stop_at_step(5)}, falling);
   const auto second = [](std::uint64_t step) { return step == 2 ? INFINITY : 1.0; };
@@ -40,7 +40,7 @@ TEST_CASE("nan guard: stop reports the worker, step and loss, and pushes nothing
 }
 
 TEST_CASE("nan guard: warn pushes, and warns once") {
-  Job job({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);
   Lines said;
   member.run({nan_guard({.on_nan = OnNan::kWarn, .log = said.log()}), stop_at_step(5)},
@@ -52,7 +52,7 @@ TEST_CASE("nan guard: warn pushes, and warns once") {
 
 TEST_CASE("nan guard: skip pushes all other gradients, and reports skipped ones less and less often") {
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
-    Job job({.mode = mode, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+    Job job({.mode = mode, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
     LoopingWorker member(job.config);
     Lines said;
     const StepReport last = member.run({nan_guard({.on_nan = OnNan::kSkip, .log = said.log()}), stop_at_step(20)},
@@ -70,8 +70,12 @@ TEST_CASE("nan guard: skip pushes all other gradients, and reports skipped ones 
 TEST_CASE("nan guard: in sync mode a step without one worker's gradient uses the mean of the others") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    Job job(
-        {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+    Job job({.workers = 2,
+             .mode = Mode::kSync,
+             .reduce = reduce,
+             .chunk_bytes = 1024,
+             .optimizer = {.lr = 0.5F},
+             .linger = Seconds(0)});
     std::vector<float> values(2);
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < 2; ++rank)
@@ -102,8 +106,8 @@ struct Diverged {
 
   explicit Diverged(UpdateRule rule = UpdateRule::kMomentum)
       : config([&] {
-          JobConfig made =
-              config_of({.workers = 2, .chunk_bytes = 1024, .rule = rule, .lr = 0.5F, .linger = Seconds(0)});
+          JobConfig made = config_of(
+              {.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = rule, .lr = 0.5F}, .linger = Seconds(0)});
           return made;
         }()),
         server(config),
@@ -261,7 +265,7 @@ TEST_CASE("nan guard: a link in place of the record is not followed") {
 
 TEST_CASE("nan guard: nothing is restored from a checkpoint of another model") {
   Diverged job;
-  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   Server server(config);
   Worker worker(options(config, 0));
   const Variable counter = worker.variable({.name = "n", .dtype = DType::kInt64}, zero);
@@ -274,7 +278,7 @@ TEST_CASE("nan guard: nothing is restored from a checkpoint of another model") {
 }
 
 TEST_CASE("restore: a table has the rows of the checkpoint and no others, and their state is reset") {
-  Job job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum, .lr = 0.5F, .linger = Seconds(0)});
+  Job job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum, .lr = 0.5F}, .linger = Seconds(0)});
   Worker worker = job.join(0);
   // The table is declared again as JobView describes it.
   Table table = worker.table({.name = "t", .row_size = 2, .max_rows = 64, .ttl = 1000.001});
@@ -296,7 +300,7 @@ TEST_CASE("restore: a table has the rows of the checkpoint and no others, and th
 
 TEST_CASE(
     "restore: nothing is assigned if a table is missing, has other rows, or the checkpoint's rows are not finite") {
-  const JobConfig config = config_of({.chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   const Folder folder, of_nan;
   const std::vector<std::uint64_t> keys = {1};
   const auto declare = [](Worker& worker, std::uint64_t size) {
@@ -325,8 +329,12 @@ TEST_CASE(
 TEST_CASE("nan guard: restore in sync mode is applied by the step, once, before the others' gradients") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    JobConfig config = config_of(
-        {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+    JobConfig config = config_of({.workers = 2,
+                                  .mode = Mode::kSync,
+                                  .reduce = reduce,
+                                  .chunk_bytes = 1024,
+                                  .optimizer = {.lr = 0.5F},
+                                  .linger = Seconds(0)});
     Folder folder;
     Server server(config);
     std::vector<float> values(2);
@@ -362,7 +370,8 @@ TEST_CASE("nan guard: restore in sync mode is applied by the step, once, before 
 }
 
 TEST_CASE("nan watch: it names the worker of the first NaN, and is certain only if the update before was finite") {
-  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .lr = 0.5F, .linger = Seconds(0)});
+  const JobConfig config =
+      config_of({.workers = 2, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   Server server(config);
   LoopingWorker first(config, 0), second(config, 1);
   const std::vector<float> ones(kElements, 1.0F), nans(kElements, NAN);

@@ -119,7 +119,7 @@ TEST_CASE("job view: a sample has whole pieces from the entire variable, all of 
 }
 
 TEST_CASE("job view: settings, sizes and owner are those that the ps has set") {
-  ViewedJob job({.workers = 3, .lr = 0.25F, .steps = 70});
+  ViewedJob job({.workers = 3, .optimizer = {.lr = 0.25F}, .steps = 70});
   const JobInfo info = JobView(job.name.text()).info();
   CHECK(info.config.job == job.name.text());
   CHECK(info.config.workers == 3);

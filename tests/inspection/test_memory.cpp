@@ -33,7 +33,7 @@ struct Outcome {
 };
 
 Outcome push_and_pull(UpdateRule rule, std::uint64_t model) {
-  test::Job job({.rule = rule, .lr = 0.5F, .ps_tasks = 4, .placement = Placement::kPartition});
+  test::Job job({.optimizer = {.rule = rule, .lr = 0.5F}, .ps_tasks = 4, .placement = Placement::kPartition});
   Worker worker = job.join();
   std::vector<VariableSpec> specs;
   for (std::uint64_t i = 0; i < kVariables; ++i)

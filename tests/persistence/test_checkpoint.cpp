@@ -42,8 +42,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
           JobConfig made = config_of({.mode = mode,
                                       .layout = layout,
                                       .chunk_bytes = 1024,
-                                      .rule = rule,
-                                      .ema = layout == Layout::kVersioned ? 0.9F : 0.0F});
+                                      .optimizer = {.rule = rule, .ema = layout == Layout::kVersioned ? 0.9F : 0.0F}});
           return made;
         };
         TrainedJob whole(config());
@@ -84,7 +83,7 @@ TEST_CASE("a job that starts from a checkpoint continues as if it had not been i
 
 TEST_CASE("a checkpoint describes its contents and returns them byte by byte") {
   const test::Folder folder;
-  TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum},
+  TrainedJob job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum}},
                  {{.name = "a", .shape = {50, 30}},
                   {.name = "tokens", .shape = {7}, .rule = UpdateRule::kAdd, .dtype = DType::kInt64},
                   {.name = "scalar", .shape = {}}});
@@ -133,12 +132,12 @@ TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") 
   std::string saved;
   std::vector<float> values;
   {
-    TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
+    TrainedJob job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum}});
     job.train(4);
     values = job.view().values("a");
     saved = job.save(folder.path());
   }
-  const TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kAdagrad, .restore = saved});
+  const TrainedJob job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdagrad}, .restore = saved});
   const JobView view = job.view();
   CHECK(view.values("a") == values);
   CHECK(view.slot("a", "n") == std::vector<float>(1500, job.config.optimizer.initial_accumulator));
@@ -148,11 +147,11 @@ TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") 
 TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with their number of updates") {
   if (!test::works_in_place(UpdateRule::kAdam)) return;
   const test::Folder folder;
-  TrainedJob whole({.chunk_bytes = 1024, .rule = UpdateRule::kAdam});
+  TrainedJob whole({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdam}});
   whole.train(3);
   TrainedJob rest({.layout = Layout::kInplace,
                    .chunk_bytes = 1024,
-                   .rule = UpdateRule::kAdam,
+                   .optimizer = {.rule = UpdateRule::kAdam},
                    .restore = whole.save(folder.path())});
   whole.train(1);
   rest.train(1);
@@ -206,7 +205,7 @@ TEST_CASE("sync: each rank's data position is that of the snapshot point, whatev
 
 TEST_CASE("a variable or slot that a checkpoint does not have is reported with those that it has") {
   const test::Folder folder;
-  TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
+  TrainedJob job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum}});
   job.train(1);
   const Checkpoint checkpoint(job.save(folder.path()));
   const std::string name = checkpoint.variables()[0].name;

@@ -241,7 +241,7 @@ TEST_CASE("a process killed at any moment of a save leaves either the previous c
 
 TEST_CASE("after a save a power failure takes nothing of the checkpoint, nor its name, nor that of a new folder") {
   const test::Folder folder;
-  const TrainedJob job({.chunk_bytes = 1024, .rule = UpdateRule::kMomentum});
+  const TrainedJob job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum}});
   const std::string dir = folder.path("checkpoints"), text = folder.path("text");
   const Disk disk;
   const std::string saved = job.save(dir);

@@ -69,7 +69,8 @@ TEST_CASE("record: what a program does after it was told to end is replayed, whe
 TEST_CASE("record: a replayed call waits for its turn, and computes what was recorded") {
   const test::Folder folder;
   const std::vector<float> ones(10, 1.0F), twos(10, 2.0F);
-  JobConfig config = test::config_of({.workers = 2, .rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0});
+  JobConfig config =
+      test::config_of({.workers = 2, .optimizer = {.rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0}});
   struct Two {
     Worker first, second;
     Variable of_first, of_second;

@@ -31,7 +31,8 @@ const ServeHooks kAtOnce = {
     .stop_requested = [] { return true; }, .stop_at_once = [] { return true; }, .log = {}, .every_second = {}};
 
 JobConfig settings(const JobName& name) {
-  return test::with_name(test::config_of({.rule = UpdateRule::kAdd, .linger = Seconds(0.1)}), name.text());
+  return test::with_name(test::config_of({.optimizer = {.rule = UpdateRule::kAdd}, .linger = Seconds(0.1)}),
+                         name.text());
 }
 
 WorkerOptions quiet(const JobName& name, std::optional<std::uint32_t> rank = {}) {

@@ -259,7 +259,7 @@ TEST_CASE("snapshot: the next maker first ends a dead one's pause (snapshot.C8)"
 }
 
 TEST_CASE("snapshot: optimizer slots and moving averages are of the same moment") {
-  test::Job job({.max_workers = 4, .chunk_bytes = 1024, .rule = UpdateRule::kMomentum, .ema = 0.5F});
+  test::Job job({.max_workers = 4, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum, .ema = 0.5F}});
   Worker worker = job.join();
   const Variable variable = worker.variable(
       {.name = "v", .shape = {2000}}, [](std::span<float> values) { std::fill(values.begin(), values.end(), 1.0F); });
@@ -299,7 +299,7 @@ TEST_CASE("snapshot: small in-place variables are exact, large ones are reported
 }
 
 TEST_CASE("snapshot: in-place variables of a Hogwild! job are never called point-in-time") {
-  test::Job job({.chunk_bytes = 1024, .adds = Adds::kRacy, .rule = UpdateRule::kAdd});
+  test::Job job({.chunk_bytes = 1024, .adds = Adds::kRacy, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join();
   worker.variable({.name = "rows", .shape = {100, 4}, .layout = Layout::kInplace}, [](std::span<float>) {});
   worker.variable({.name = "dense", .shape = {100}}, [](std::span<float>) {});
@@ -312,7 +312,7 @@ TEST_CASE("snapshot: a variable is in it once all of its parts have values, and 
   const test::Folder folder;
   test::Job job({.max_workers = 4,
                  .chunk_bytes = 1024,
-                 .rule = UpdateRule::kAdd,
+                 .optimizer = {.rule = UpdateRule::kAdd},
                  .ps_tasks = 2,
                  .placement = Placement::kPartition});
   Worker worker = job.join();

@@ -137,7 +137,7 @@ TEST_CASE("snapshot: sync: each of many in a row is the state between two steps,
                    .mode = Mode::kSync,
                    .reduce = reduce,
                    .chunk_bytes = 1024,
-                   .rule = UpdateRule::kAdd});
+                   .optimizer = {.rule = UpdateRule::kAdd}});
     std::atomic<bool> is_over = false;
     std::vector<std::thread> workers;
     for (std::uint32_t rank = 0; rank < kWorkers; ++rank)

@@ -40,7 +40,7 @@ struct Stage {
   std::vector<std::atomic<std::uint64_t>> contents;  // of each round and rank, likewise
   std::atomic<int> different_sets{0}, wrong_payloads{0}, different_payloads{0}, empty_sets{0};
 
-  Stage(const test::JobSettings& settings, std::uint64_t count)
+  Stage(const JobConfig& settings, std::uint64_t count)
       : job(settings), rounds(count), sets(count), contents(count * kThreads) {}
 
   // The first to arrive sets the expected value.

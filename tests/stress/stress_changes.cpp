@@ -24,7 +24,7 @@ constexpr std::uint32_t kWorkers = 4;
 constexpr std::uint64_t kElements = 700;  // three chunks
 
 template <class Body>
-void run(const JobSettings& settings, std::uint64_t seed, Body&& body) {
+void run(const JobConfig& settings, std::uint64_t seed, Body&& body) {
   const Job job(settings);
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < kWorkers; ++rank)
@@ -44,7 +44,7 @@ TEST_CASE("stress: every push and every add is in the sum, for every rule, for e
   for (const UpdateRule rule : {UpdateRule::kAdd, UpdateRule::kSgd})
     for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
       CAPTURE(to_string(layout));
-      run({.workers = kWorkers, .layout = layout, .chunk_bytes = 1024, .rule = rule, .lr = 1.0F}, seed,
+      run({.workers = kWorkers, .layout = layout, .chunk_bytes = 1024, .optimizer = {.rule = rule, .lr = 1.0F}}, seed,
           [&](Worker& worker, std::mt19937_64& random) {
             const Variable v = worker.variable({.name = "v", .shape = {kElements / 7, 7}}, zero);
             const Variable s = worker.variable({.name = "s", .shape = {}}, zero);
@@ -80,7 +80,7 @@ TEST_CASE("stress: every push and every add is in the sum, for every rule, for e
 TEST_CASE("stress: versions count pushes, adds and assignments alike, and every chunk is exactly one of them") {
   const std::uint64_t seed = stress_seed(), rounds = stress_rounds(4000);
   std::atomic<std::uint64_t> torn{0};
-  run({.workers = kWorkers, .chunk_bytes = 1024, .rule = UpdateRule::kMomentum, .lr = 1.0F}, seed,
+  run({.workers = kWorkers, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum, .lr = 1.0F}}, seed,
       [&](Worker& worker, std::mt19937_64& random) {
         const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
         const std::uint64_t chunk = 112;  // 1 KiB of values and momentum
@@ -113,7 +113,7 @@ TEST_CASE("stress: versions count pushes, adds and assignments alike, and every 
 TEST_CASE("stress: a pull of several variables sees all of a push, an add and an assignment, or nothing of it") {
   const std::uint64_t seed = stress_seed(), rounds = stress_rounds(3000);
   std::atomic<std::uint64_t> pulled{0}, split{0}, refused{0};
-  run({.workers = kWorkers, .chunk_bytes = 1024, .rule = UpdateRule::kAdd, .lr = 1.0F}, seed,
+  run({.workers = kWorkers, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd, .lr = 1.0F}}, seed,
       [&](Worker& worker, std::mt19937_64& random) {
         std::vector<VariableSpec> specs;
         for (const char* name : {"pushed", "too", "added", "assigned"})

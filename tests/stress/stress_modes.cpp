@@ -209,7 +209,8 @@ void run_quorum(UpdateRule rule, std::uint32_t quorum, std::uint64_t steps, std:
   const std::string rule_name = to_string(rule);
   CAPTURE(rule_name);
   CAPTURE(quorum);
-  JobConfig config = config_of({.workers = kWorkers, .mode = Mode::kSync, .quorum = quorum, .rule = rule, .lr = 0.05F});
+  JobConfig config =
+      config_of({.workers = kWorkers, .mode = Mode::kSync, .quorum = quorum, .optimizer = {.rule = rule, .lr = 0.05F}});
   Server server(config);
   std::vector<std::uint64_t> included[kWorkers];  // numbers of the pushes that were not dropped, in order
   std::uint64_t pushed[kWorkers] = {};

@@ -3,7 +3,6 @@
 
 #include <doctest/doctest.h>
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -32,11 +31,8 @@ struct TrainedJob : Job {
     return {{.name = "a", .shape = {50, 30}}, {.name = "b/c.d", .shape = {10, 3}}};
   }
 
-  explicit TrainedJob(const JobSettings& settings = {.chunk_bytes = 1024},
+  explicit TrainedJob(const JobConfig& given = {.chunk_bytes = 1024},
                       const std::vector<VariableSpec>& declared = usual())
-      : TrainedJob(config_of(settings), declared) {}
-  template <std::same_as<JobConfig> Config>
-  explicit TrainedJob(const Config& given, const std::vector<VariableSpec>& declared = usual())
       : Job(given), specs(declared), variables(worker.variables(specs, [](std::size_t i, std::span<float> values) {
           for (std::size_t k = 0; k < values.size(); ++k) values[k] = 0.01F * float(k % 89) + float(i) - 0.3F;
         })) {}

@@ -20,8 +20,8 @@ struct FakeGpu {
   }
 };
 
-inline JobSettings adding(Layout layout = Layout::kVersioned) {
-  return {.workers = 2, .layout = layout, .rule = UpdateRule::kAdd, .lr = 0.5F};
+inline JobConfig adding(Layout layout = Layout::kVersioned) {
+  return {.workers = 2, .layout = layout, .optimizer = {.rule = UpdateRule::kAdd, .lr = 0.5F}};
 }
 
 }  // namespace ps_shm::test

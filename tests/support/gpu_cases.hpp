@@ -22,8 +22,8 @@ struct GpuBox {
   device::TransferKernels& kernels;
 };
 
-inline JobSettings gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {
-  return {.workers = workers, .mode = mode, .layout = layout, .lr = 0.5F};
+inline JobConfig gpu_job(Mode mode = Mode::kAsync, Layout layout = Layout::kVersioned, std::uint32_t workers = 1) {
+  return {.workers = workers, .mode = mode, .layout = layout, .optimizer = {.lr = 0.5F}};
 }
 
 // A worker with variables of these sizes, and device memory for them.
@@ -203,8 +203,8 @@ inline float through_bfloat16(float value) {
 
 inline void rounds_gradients_to_bfloat16(GpuBox box) {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobSettings given = gpu_job(mode);
-    given.rule = UpdateRule::kAdd;
+    JobConfig given = gpu_job(mode);
+    given.optimizer.rule = UpdateRule::kAdd;
     Job job(given);
     GpuOptions options;
     options.wire = Wire::kBFloat16;
@@ -232,8 +232,8 @@ inline void rounds_gradients_to_bfloat16(GpuBox box) {
 // A pull that waits in the stream sees pushes made between its start and open().
 inline void waits_on_the_stream(GpuBox box) {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    JobSettings given = gpu_job(mode);
-    given.rule = UpdateRule::kAdd;
+    JobConfig given = gpu_job(mode);
+    given.optimizer.rule = UpdateRule::kAdd;
     Job job(given);
     GpuOptions options;
     options.stream_waits = true;

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -68,82 +67,10 @@ inline shm::JobSegments attach(const std::string& job, shm::Access access = shm:
   return std::move(*attached);
 }
 
-// The settings of a JobConfig and of its optimizer that tests give, by name and in this order.
-struct JobSettings {
-  std::uint32_t workers = 1;
-  std::uint32_t max_workers = 0;
-  std::uint32_t threads = 1;
-  Mode mode = Mode::kAsync;
-  std::uint64_t staleness = 0;
-  std::uint32_t quorum = 0;
-  std::uint64_t stale_limit = 0;
-  Reduce reduce = Reduce::kOrdered;
-  Layout layout = Layout::kVersioned;
-  std::uint64_t chunk_bytes = 0;
-  Adds adds = Adds::kExact;
-  UpdateRule rule = UpdateRule::kSgd;
-  std::optional<float> lr{};
-  Schedule schedule{};
-  bool lr_staleness = false;
-  float momentum = 0.9F;
-  float l1 = 0.0F;
-  float l2 = 0.0F;
-  std::optional<float> weight_decay{};
-  float clip_value = 0.0F;
-  float clip_norm = 0.0F;
-  float ema = 0.0F;
-  std::uint64_t steps = 0;
-  std::optional<std::uint64_t> seed{};
-  Seconds linger{30};
-  WaitLimit step_timeout = Seconds(600);
-  std::uint32_t ps_tasks = 1;
-  Placement placement = Placement::kRoundRobin;
-  std::uint32_t partitions = 0;
-  PartitionBy partition_by = PartitionBy::kRange;
-  std::string restore{};
-  std::uint64_t first_step = 0;
-  std::uint32_t elastic_min = 0;
-  std::uint32_t elastic_max = 0;
-};
-
-// A configuration with these settings and a job name that no other has.
-inline JobConfig config_of(const JobSettings& settings = {}) {
-  JobConfig config;
-  config.job = unique_job_name();
-  config.workers = settings.workers;
-  config.max_workers = settings.max_workers;
-  config.threads = settings.threads;
-  config.mode = settings.mode;
-  config.staleness = settings.staleness;
-  config.quorum = settings.quorum;
-  config.stale_limit = settings.stale_limit;
-  config.reduce = settings.reduce;
-  config.layout = settings.layout;
-  config.chunk_bytes = settings.chunk_bytes;
-  config.adds = settings.adds;
-  config.optimizer.rule = settings.rule;
-  config.optimizer.lr = settings.lr;
-  config.optimizer.schedule = settings.schedule;
-  config.optimizer.lr_staleness = settings.lr_staleness;
-  config.optimizer.momentum = settings.momentum;
-  config.optimizer.l1 = settings.l1;
-  config.optimizer.l2 = settings.l2;
-  config.optimizer.weight_decay = settings.weight_decay;
-  config.optimizer.clip_value = settings.clip_value;
-  config.optimizer.clip_norm = settings.clip_norm;
-  config.optimizer.ema = settings.ema;
-  config.steps = settings.steps;
-  config.seed = settings.seed;
-  config.linger = settings.linger;
-  config.step_timeout = settings.step_timeout;
-  config.ps_tasks = settings.ps_tasks;
-  config.placement = settings.placement;
-  config.partitions = settings.partitions;
-  config.partition_by = settings.partition_by;
-  config.restore = settings.restore;
-  config.first_step = settings.first_step;
-  config.elastic_min = settings.elastic_min;
-  config.elastic_max = settings.elastic_max;
+// The configuration, with a job name that no other has and a limit on waits for peers where it has none.
+inline JobConfig config_of(JobConfig config = {}) {
+  if (config.job.empty()) config.job = unique_job_name();
+  if (!config.step_timeout) config.step_timeout = Seconds(600);
   return config;
 }
 
@@ -177,9 +104,7 @@ struct Job {
   JobName name{config.job};
   Server server{config};
 
-  explicit Job(const JobSettings& settings = {}) : config(config_of(settings)) {}
-  template <std::same_as<JobConfig> Config>
-  explicit Job(const Config& given) : config(given) {}
+  explicit Job(const JobConfig& given = {}) : config(config_of(given)) {}
 
   JobView view() const { return JobView(config.job); }
   shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
@@ -199,10 +124,7 @@ struct VariableJob : Job {
   VariableSpec spec;
   Variable variable;
 
-  VariableJob(const JobSettings& settings, const VariableSpec& declared, const Initializer& initialize = zero)
-      : Job(settings), worker(join({}, config.threads)), spec(declared), variable(worker.variable(spec, initialize)) {}
-  template <std::same_as<JobConfig> Config>
-  VariableJob(const Config& given, const VariableSpec& declared, const Initializer& initialize = zero)
+  VariableJob(const JobConfig& given, const VariableSpec& declared, const Initializer& initialize = zero)
       : Job(given), worker(join({}, config.threads)), spec(declared), variable(worker.variable(spec, initialize)) {}
 
   std::vector<float> pull() { return pulled(worker, variable); }

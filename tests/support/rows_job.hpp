@@ -14,7 +14,8 @@ namespace ps_shm::test {
 inline constexpr std::uint64_t kRowSeed = 1;
 
 inline JobConfig row_config(UpdateRule rule) {
-  return config_of({.max_workers = 8, .layout = Layout::kInplace, .rule = rule, .lr = 0.1F, .seed = kRowSeed});
+  return config_of(
+      {.max_workers = 8, .layout = Layout::kInplace, .optimizer = {.rule = rule, .lr = 0.1F}, .seed = kRowSeed});
 }
 
 inline std::vector<std::uint32_t> ids_of(std::vector<std::uint32_t> ids) { return ids; }

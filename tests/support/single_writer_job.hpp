@@ -24,8 +24,7 @@ inline JobConfig single_writer_config(UpdateRule rule, Layout layout = Layout::k
   return config_of({.max_workers = 1,
                     .layout = layout,
                     .chunk_bytes = 32 << 10,
-                    .rule = rule,
-                    .lr = 0.01F,
+                    .optimizer = {.rule = rule, .lr = 0.01F},
                     .linger = Seconds(1000)});
 }
 

@@ -43,7 +43,7 @@ struct Scene : Job {
   std::vector<std::span<const float>> gradients;
 
   explicit Scene(Mode mode = Mode::kAsync, const std::vector<VariableSpec>& declared = specs())
-      : Job({.max_workers = 4, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd}),
+      : Job({.max_workers = 4, .mode = mode, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}}),
         variables(worker.variables(declared, kZeros)) {
     for (const VariableSpec& spec : declared) ones.emplace_back(spec.element_count(), 1.0F);
     gradients.assign(ones.begin(), ones.end());

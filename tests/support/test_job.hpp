@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <concepts>
 #include <cstdint>
 #include <span>
 #include <stdexcept>
@@ -33,10 +32,8 @@ struct TestJob {
   JobName name;
   shm::JobSegments segments;
 
-  explicit TestJob(const JobSettings& settings = {})
-      : segments(shm::JobSegments::create(with_name(config_of(settings), name.text()))) {}
-  template <std::same_as<JobConfig> Config>
-  explicit TestJob(const Config& config) : name(), segments(shm::JobSegments::create(with_name(config, name.text()))) {}
+  explicit TestJob(const JobConfig& config = {})
+      : segments(shm::JobSegments::create(config_of(with_name(config, name.text())))) {}
 
   shm::JobSegments attach(shm::Access access = shm::Access::kReadWrite) const {
     return test::attach(name.text(), access);

@@ -25,7 +25,7 @@ namespace {
 
 // A job with a limit and its two workers. The first one's variable is that of the second one.
 struct Two : Job {
-  explicit Two(const JobSettings& settings, const VariableSpec& declared = vector_of(10))
+  explicit Two(const JobConfig& settings, const VariableSpec& declared = vector_of(10))
       : Job(settings), spec(declared) {}
 
   // The second worker makes this many steps, each of which adds one.
@@ -139,7 +139,7 @@ TEST_CASE(
 TEST_CASE("age limit: a dropped push leaves no trace in optimizer state and moving averages") {
   for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kAdam, UpdateRule::kFtrl}) {
     const auto run = [&](bool pushes) {
-      Two job({.workers = 2, .stale_limit = 1, .rule = rule, .ema = 0.9F}, {.name = "v", .shape = {10}});
+      Two job({.workers = 2, .stale_limit = 1, .optimizer = {.rule = rule, .ema = 0.9F}}, {.name = "v", .shape = {10}});
       job.others_step(2);
       job.pull();
       job.others_step(1);

@@ -31,18 +31,14 @@ namespace {
 constexpr float kRate = 0.05F;
 constexpr int kSteps = 5;
 
-JobSettings training(std::uint32_t workers, Mode mode, UpdateRule rule) {
-  return {.workers = workers,
-          .mode = mode,
-          .chunk_bytes = 1024,
-          .rule = rule,
-          .lr = kRate,
-          .l1 = 0.02F,
-          .l2 = 0.02F,
-          .weight_decay = 0.03F,
-          .clip_value = 1.0F,
-          .ema = 0.7F,
-          .seed = 5};
+JobConfig training(std::uint32_t workers, Mode mode, UpdateRule rule) {
+  return {
+      .workers = workers,
+      .mode = mode,
+      .chunk_bytes = 1024,
+      .optimizer =
+          {.rule = rule, .lr = kRate, .l1 = 0.02F, .l2 = 0.02F, .weight_decay = 0.03F, .clip_value = 1.0F, .ema = 0.7F},
+      .seed = 5};
 }
 
 VariableSpec spec_of(std::vector<std::uint64_t> shape) {
@@ -130,7 +126,7 @@ TEST_CASE("bfloat16: one worker follows each rule's float32 form with rounding, 
         CAPTURE(to_string(rule));
         CAPTURE(shape.size());
         CAPTURE(tasks);
-        JobSettings given = training(1, Mode::kAsync, rule);
+        JobConfig given = training(1, Mode::kAsync, rule);
         given.ps_tasks = tasks;
         if (tasks > 1) given.placement = Placement::kPartition;
         Job job(given);
@@ -158,7 +154,7 @@ TEST_CASE("bfloat16: three workers in sync mode compute the same bits, whoever a
     for (const std::uint32_t tasks : {1, 2}) {
       CAPTURE(to_string(rule));
       CAPTURE(tasks);
-      JobSettings given = training(kWorkers, Mode::kSync, rule);
+      JobConfig given = training(kWorkers, Mode::kSync, rule);
       given.ps_tasks = tasks;
       if (tasks > 1) given.placement = Placement::kPartition;
       const std::vector<std::uint64_t> shape = {3000, 2};
@@ -252,7 +248,7 @@ TEST_CASE("bfloat16: a sync step assigns the highest rank's values, and then app
 }
 
 TEST_CASE("bfloat16: with reduce atomic the gradients' sum is of float32") {
-  JobSettings given = training(1, Mode::kSync, UpdateRule::kSgd);
+  JobConfig given = training(1, Mode::kSync, UpdateRule::kSgd);
   given.reduce = Reduce::kAtomic;
   Job job(given);
   Worker worker = job.join();
@@ -269,7 +265,7 @@ TEST_CASE("bfloat16: with reduce atomic the gradients' sum is of float32") {
 
 TEST_CASE("bfloat16: the norm of gradients is limited over all of their elements") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    Job job({.mode = mode, .chunk_bytes = 1024, .lr = 1.0F, .clip_norm = 10, .seed = 5});
+    Job job({.mode = mode, .chunk_bytes = 1024, .optimizer = {.lr = 1.0F, .clip_norm = 10}, .seed = 5});
     Worker worker = job.join();
     const Variable variable = worker.variable({.name = "v", .shape = {100}, .dtype = DType::kBFloat16}, zero);
     worker.push(variable, std::vector<float>(100, 2));  // its norm is 20

@@ -19,8 +19,10 @@ namespace {
 
 constexpr float kRate = 0.25F;
 
-JobSettings changing(UpdateRule rule, Layout layout = Layout::kVersioned, float ema = 0) {
-  return {.layout = layout, .chunk_bytes = 1024, .rule = rule, .lr = kRate, .l1 = 0.125F, .l2 = 0.125F, .ema = ema};
+JobConfig changing(UpdateRule rule, Layout layout = Layout::kVersioned, float ema = 0) {
+  return {.layout = layout,
+          .chunk_bytes = 1024,
+          .optimizer = {.rule = rule, .lr = kRate, .l1 = 0.125F, .l2 = 0.125F, .ema = ema}};
 }
 
 VariableSpec spec_of(std::vector<std::uint64_t> shape) {
@@ -123,7 +125,7 @@ TEST_CASE("added and assigned values are the values pulled, whatever the rule, l
         CAPTURE(to_string(rule));
         CAPTURE(to_string(layout));
         CAPTURE(place.tasks);
-        JobSettings settings = changing(rule, layout);
+        JobConfig settings = changing(rule, layout);
         settings.placement = place.placement, settings.partition_by = place.by, settings.ps_tasks = place.tasks;
         VariableJob job(settings, spec_of({101, 6}));
         const std::vector<float> given = some(606), delta = some(606, 4);
@@ -162,7 +164,8 @@ TEST_CASE("after a reset, pushes act as on a new variable") {
 
 TEST_CASE("state that is kept stays in effect: momentum continues after an assignment") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    VariableJob job({.layout = layout, .rule = UpdateRule::kMomentum, .lr = kRate, .momentum = 0.5F}, spec_of({3}));
+    VariableJob job({.layout = layout, .optimizer = {.rule = UpdateRule::kMomentum, .lr = kRate, .momentum = 0.5F}},
+                    spec_of({3}));
     job.worker.push(job.variable, std::vector<float>(3, 1.0F));
     job.worker.assign(job.variable, std::vector<float>(3, 8.0F));
     job.worker.push(job.variable, std::vector<float>(3, 0.0F));
@@ -209,7 +212,7 @@ TEST_CASE("rows can be changed: additions sum up, the last assignment wins, othe
         CAPTURE(to_string(rule));
         CAPTURE(width);
         CAPTURE(tasks);
-        JobSettings settings = changing(rule, Layout::kInplace);
+        JobConfig settings = changing(rule, Layout::kInplace);
         settings.ps_tasks = tasks;
         if (tasks > 1) settings.placement = Placement::kPartition, settings.partition_by = PartitionBy::kHash;
         VariableJob job(settings, spec_of({400, width}));
@@ -249,7 +252,7 @@ TEST_CASE("a reset of rows resets the rows' state") {
 TEST_CASE("changes are versions: others' count as staleness, and an assignment returns its version") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     CAPTURE(to_string(layout));
-    Job job({.workers = 2, .layout = layout, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+    Job job({.workers = 2, .layout = layout, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
     Worker one = job.join(), other = job.join();
     const Variable mine = one.variable(vector_of(600), zero), theirs = other.variable(vector_of(600), zero);
     std::vector<float> values = pulled(one, mine);

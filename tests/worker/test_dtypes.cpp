@@ -70,7 +70,7 @@ TEST_CASE("bytes of any dtype are pulled as assigned, by workers, views and snap
            {std::vector<std::uint64_t>{}, {1}, {3}, {6, 4}, {5, 3}, {2000, 8}}) {
         CAPTURE(to_string(dtype));
         CAPTURE(shape.size());
-        JobSettings settings{.rule = UpdateRule::kAdam};
+        JobConfig settings{.optimizer = {.rule = UpdateRule::kAdam}};
         if (is_parted) settings.ps_tasks = 2, settings.placement = Placement::kPartition;
         Job job(settings);
         Worker worker = job.join(0);

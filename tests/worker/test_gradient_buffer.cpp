@@ -25,7 +25,7 @@ void fill(std::span<float> out, float first) {
 TEST_CASE("gradient buffer: it is as large as the variable, aligned, and stays at its address") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Placement placement : {Placement::kRoundRobin, Placement::kPartition}) {
-      Job job({.mode = mode, .lr = 1.0F, .ps_tasks = 2, .placement = placement});
+      Job job({.mode = mode, .optimizer = {.lr = 1.0F}, .ps_tasks = 2, .placement = placement});
       Worker worker = job.join();
       const Variable small = worker.variable({.name = "small", .shape = {3}}, zero);
       const std::span<float> buffer = worker.gradient(small);
@@ -46,7 +46,7 @@ TEST_CASE("gradient buffer: a push from there has the same effect as one from el
   for (const Mode mode : {Mode::kAsync, Mode::kSync})
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
-      Job job({.mode = mode, .reduce = reduce, .lr = 1.0F});
+      Job job({.mode = mode, .reduce = reduce, .optimizer = {.lr = 1.0F}});
       Worker worker = job.join();
       const Variable a = worker.variable({.name = "a", .shape = {20000}}, zero);
       const Variable b = worker.variable({.name = "b", .shape = {20000}}, zero);
@@ -66,7 +66,7 @@ TEST_CASE("gradient buffer: a push from there has the same effect as one from el
 }
 
 TEST_CASE("gradient buffer: in sync mode it replaces earlier pushes of the step, and later ones are added to it") {
-  Job job({.mode = Mode::kSync, .lr = 1.0F});
+  Job job({.mode = Mode::kSync, .optimizer = {.lr = 1.0F}});
   Worker worker = job.join();
   const Variable variable = worker.variable({.name = "v", .shape = {2}}, zero);
   const std::vector<float> ones(2, 1.0F);
@@ -80,7 +80,7 @@ TEST_CASE("gradient buffer: in sync mode it replaces earlier pushes of the step,
 }
 
 TEST_CASE("gradient buffer: several workers' gradients give the mean") {
-  Job job({.workers = 3, .mode = Mode::kSync, .lr = 1.0F});
+  Job job({.workers = 3, .mode = Mode::kSync, .optimizer = {.lr = 1.0F}});
   std::vector<std::thread> threads;
   for (int number = 0; number < 3; ++number)
     threads.emplace_back([&, number] {
@@ -98,7 +98,7 @@ TEST_CASE("gradient buffer: several workers' gradients give the mean") {
 }
 
 TEST_CASE("gradient norm: a limit that was set after a gradient was published applies to it") {
-  Job job({.workers = 2, .mode = Mode::kSync, .lr = 1.0F});
+  Job job({.workers = 2, .mode = Mode::kSync, .optimizer = {.lr = 1.0F}});
   Worker first = job.join(), second = job.join();
   const Variable a = first.variable({.name = "v", .shape = {4}}, zero);
   const Variable b = second.variable({.name = "v", .shape = {4}}, zero);

@@ -164,7 +164,7 @@ TEST_CASE("in-place scalar: staleness counts the others' pushes since the pull, 
 TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the counter wraps around") {
   for (const Form& form : kForms)
     for (const std::uint32_t start : {0U, 0xfffffffeU}) {
-      Job job({.workers = 2, .max_workers = 8, .lr = 1.0F, .lr_staleness = true});
+      Job job({.workers = 2, .max_workers = 8, .optimizer = {.lr = 1.0F, .lr_staleness = true}});
       Worker first = job.join(), second = job.join();
       const Variable a = first.variable(spec_of(UpdateRule::kSgd), zero);
       const Variable b = second.variable(spec_of(UpdateRule::kSgd), zero);
@@ -180,7 +180,7 @@ TEST_CASE("in-place scalar: staleness scaling divides the rate, even when the co
 TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
   for (const Form& form : kForms)
     for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdd}) {
-      Job job({.workers = 2, .max_workers = 8, .lr = 1.0F, .clip_norm = 2.0F});
+      Job job({.workers = 2, .max_workers = 8, .optimizer = {.lr = 1.0F, .clip_norm = 2.0F}});
       Worker worker = job.join();
       const Variable variable = worker.variable(spec_of(rule), zero);
       form.push(worker, variable, 8);
@@ -189,7 +189,7 @@ TEST_CASE("in-place scalar: clip_norm limits both forms, but not additions") {
 }
 
 TEST_CASE("in-place scalar: a changed clip_norm and rate apply to the short form from the next step on") {
-  Job job({.workers = 2, .max_workers = 8, .lr = 1.0F});
+  Job job({.workers = 2, .max_workers = 8, .optimizer = {.lr = 1.0F}});
   Worker worker = job.join();
   const Variable variable = worker.variable(spec_of(UpdateRule::kSgd), zero);
   worker.push(variable, 8);
@@ -209,11 +209,11 @@ TEST_CASE("in-place scalar: both forms compute the same bits as a span of severa
   for (int which = 0; which < 3; ++which) {
     Job job({.workers = 2,
              .max_workers = 8,
-             .lr = 0.3F,
-             .schedule = Schedule::parse("exp:0.9:2"),
-             .lr_staleness = true,
-             .l2 = 0.01F,
-             .clip_value = 0.7F});
+             .optimizer = {.lr = 0.3F,
+                           .schedule = Schedule::parse("exp:0.9:2"),
+                           .lr_staleness = true,
+                           .l2 = 0.01F,
+                           .clip_value = 0.7F}});
     Worker worker = job.join();
     const std::uint64_t size = which == 2 ? 5 : 1;
     const Variable variable = worker.variable(spec_of(UpdateRule::kSgd, Layout::kInplace, {size}),

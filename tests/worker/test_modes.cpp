@@ -227,7 +227,7 @@ TEST_CASE("ssp: after a change from async to ssp earlier steps block nobody, lat
 
 TEST_CASE("sync: a variable declared after a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    Job job({.mode = Mode::kSync, .reduce = reduce, .lr = 1.0F});
+    Job job({.mode = Mode::kSync, .reduce = reduce, .optimizer = {.lr = 1.0F}});
     Worker worker = job.join(0);
     std::vector<Variable> variables;
     for (int step = 0; step < 3; ++step) {
@@ -245,7 +245,7 @@ TEST_CASE("sync: a variable declared after a step takes part from the next one o
 
 TEST_CASE("sync: a variable initialised during a step takes part from the next one on") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = reduce, .lr = 1.0F});
+    Job job({.workers = 2, .mode = Mode::kSync, .quorum = 1, .reduce = reduce, .optimizer = {.lr = 1.0F}});
     Worker steps = job.join(0), declares = job.join(1);
     declares.variable(vector_of(1000, UpdateRule::kSgd), [&](std::span<float> out) {
       steps.step();  // the variable is declared
@@ -351,7 +351,7 @@ TEST_CASE("reduce atomic: a sum that only a late worker has added to is not appl
 }
 
 TEST_CASE("reduce atomic: the mean is over the workers that pushed, a variable without pushes is unchanged") {
-  Job job({.workers = 3, .mode = Mode::kSync, .reduce = Reduce::kAtomic, .lr = 1.0F});
+  Job job({.workers = 3, .mode = Mode::kSync, .reduce = Reduce::kAtomic, .optimizer = {.lr = 1.0F}});
   std::vector<std::thread> threads;
   for (std::uint32_t rank = 0; rank < 3; ++rank)
     threads.emplace_back([&, rank] {

@@ -37,17 +37,17 @@ std::vector<float> gradient(std::uint32_t rank, int step) {
   return out;
 }
 
-JobSettings optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
+JobConfig optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
   return {.workers = workers,
           .mode = mode,
-          .rule = rule,
-          .lr = 0.05F,
-          .schedule = Schedule::parse("exp:0.5:4"),
-          .l1 = 0.01F,
-          .l2 = 0.02F,
-          .weight_decay = 0.03F,
-          .clip_value = 1.0F,
-          .ema = 0.7F};
+          .optimizer = {.rule = rule,
+                        .lr = 0.05F,
+                        .schedule = Schedule::parse("exp:0.5:4"),
+                        .l1 = 0.01F,
+                        .l2 = 0.02F,
+                        .weight_decay = 0.03F,
+                        .clip_value = 1.0F,
+                        .ema = 0.7F}};
 }
 
 VariableSpec regular(UpdateRule rule) {
@@ -97,8 +97,8 @@ TEST_CASE("optimizers: three workers in sync mode follow the combined formula, b
   for (const UpdateRule rule : kOptimizers) {
     const std::string name = to_string(rule);
     CAPTURE(name);
-    JobSettings given = optimizing(3, Mode::kSync, rule);
-    given.clip_norm = 20;
+    JobConfig given = optimizing(3, Mode::kSync, rule);
+    given.optimizer.clip_norm = 20;
     Job job(given);
     std::vector<std::thread> threads;
     for (std::uint32_t rank = 0; rank < 3; ++rank)
@@ -137,7 +137,7 @@ TEST_CASE("optimizers: no average is kept without the job's setting, nor for a v
   std::vector<float> out(4);
   CHECK_THROWS_WITH_AS(worker.pull_average(plain, out), doctest::Contains("average"), Error);
   CHECK_THROWS_WITH_AS(JobView(config.job).averages("v"), doctest::Contains("average"), Error);
-  JobConfig averaging = config_of({.ema = 0.9F});
+  JobConfig averaging = config_of({.optimizer = {.ema = 0.9F}});
   Server other(averaging);
   Worker second(options(averaging));
   const Variable added = second.variable(vector_of(4, UpdateRule::kAdd), zero);
@@ -149,7 +149,7 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic})
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       if (mode == Mode::kAsync && reduce == Reduce::kAtomic) continue;
-      Job job({.mode = mode, .reduce = reduce, .lr = 1.0F, .clip_norm = 10});
+      Job job({.mode = mode, .reduce = reduce, .optimizer = {.lr = 1.0F, .clip_norm = 10}});
       Worker worker = job.join();
       const VariableSpec specs[] = {{.name = "a", .shape = {4}, .rule = UpdateRule::kSgd},
                                     {.name = "b", .shape = {1}, .rule = UpdateRule::kSgd},
@@ -168,7 +168,7 @@ TEST_CASE("optimizers: the norm is over all variables of one push, except those 
 }
 
 TEST_CASE("optimizers: ordered sync clips over all pushes of a step, as their sum") {
-  Job job({.mode = Mode::kSync, .lr = 1.0F, .clip_norm = 10});
+  Job job({.mode = Mode::kSync, .optimizer = {.lr = 1.0F, .clip_norm = 10}});
   Worker worker = job.join();
   const Variable a = worker.variable({.name = "a", .shape = {4}, .rule = UpdateRule::kSgd}, zero);
   const Variable b = worker.variable({.name = "b", .shape = {1}, .rule = UpdateRule::kSgd}, zero);
@@ -193,7 +193,7 @@ TEST_CASE("optimizers: a push whose numbers of gradients and variables differ is
 
 TEST_CASE("optimizers: staleness scaling divides the rate by the measured staleness plus one") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-    Job job({.workers = 2, .layout = layout, .lr = 1.0F, .lr_staleness = true});
+    Job job({.workers = 2, .layout = layout, .optimizer = {.lr = 1.0F, .lr_staleness = true}});
     Worker first = job.join(), second = job.join();
     const Variable a = first.variable(vector_of(4, UpdateRule::kSgd), zero);
     const Variable b = second.variable(vector_of(4, UpdateRule::kSgd), zero);
@@ -217,12 +217,12 @@ TEST_CASE("optimizers: staleness scaling divides the rate by the measured stalen
 TEST_CASE("optimizers: in-place variables support every rule, but no average") {
   for (const UpdateRule rule : kOptimizers) {
     CAPTURE(std::string(to_string(rule)));
-    JobConfig job = config_of({.layout = Layout::kInplace, .rule = rule});
+    JobConfig job = config_of({.layout = Layout::kInplace, .optimizer = {.rule = rule}});
     CHECK_NOTHROW(check(job));
     job.optimizer.ema = 0.5F;
     CHECK_THROWS_AS(check(job), Error);
   }
-  JobConfig averaging = config_of({.ema = 0.5F});
+  JobConfig averaging = config_of({.optimizer = {.ema = 0.5F}});
   Server other(averaging);
   Worker second(options(averaging));
   VariableSpec spec{.name = "v", .shape = {4}, .rule = UpdateRule::kSgd, .layout = Layout::kInplace};
@@ -231,7 +231,7 @@ TEST_CASE("optimizers: in-place variables support every rule, but no average") {
 
 TEST_CASE("live: a changed learning rate and clipping apply from the next step on") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    Job job({.mode = mode, .lr = 1.0F});
+    Job job({.mode = mode, .optimizer = {.lr = 1.0F}});
     Worker worker = job.join();
     const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
     const float four = 4.0F;
@@ -267,8 +267,8 @@ TEST_CASE("live: a changed momentum applies from the next step on, in every mode
       if (kind.layout == Layout::kInplace && !test::works_in_place(rule)) continue;
       CAPTURE(std::string(to_string(rule)));
       CAPTURE(&kind - kinds);
-      JobConfig config =
-          config_of({.mode = kind.mode, .reduce = kind.reduce, .layout = kind.layout, .rule = rule, .lr = 1.0F});
+      JobConfig config = config_of(
+          {.mode = kind.mode, .reduce = kind.reduce, .layout = kind.layout, .optimizer = {.rule = rule, .lr = 1.0F}});
       config.optimizer.momentum = config.optimizer.beta1 = 0.5F;
       Server server(config);
       Worker worker(options(config));
@@ -322,13 +322,12 @@ TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, 
       CAPTURE(std::string(to_string(rule)));
       CAPTURE(std::string(to_string(kind.mode)));
       CAPTURE(std::string(to_string(kind.layout)));
-      JobConfig config = config_of({.mode = kind.mode,
-                                    .reduce = kind.reduce,
-                                    .layout = kind.layout,
-                                    .rule = rule,
-                                    .lr = 0.25F,
-                                    .l2 = 0.5F,
-                                    .weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F});
+      JobConfig config = config_of(
+          {.mode = kind.mode,
+           .reduce = kind.reduce,
+           .layout = kind.layout,
+           .optimizer = {
+               .rule = rule, .lr = 0.25F, .l2 = 0.5F, .weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F}});
       JobConfig same = config;  // with a rate and decay that give the same by themselves
       same.optimizer.lr = 0.125F;
       same.optimizer.l2 = 1.0F;
@@ -371,8 +370,7 @@ TEST_CASE("optimizers: factors that a worker sets are those of all workers' next
       Job job({.workers = 2,
                .mode = mode,
                .layout = layout,
-               .lr = 0.5F,
-               .l2 = 0.25F,
+               .optimizer = {.lr = 0.5F, .l2 = 0.25F},
                .ps_tasks = 2,
                .placement = Placement::kPartition});
       Worker first = job.join(), second = job.join();

@@ -60,7 +60,7 @@ const std::string kStopped = "is stopped in the middle of a push; continue or en
 
 TEST_CASE("several variables are pulled in their current state, with the step that it belongs to") {
   for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
-    Job job({.mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+    Job job({.mode = mode, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
     Worker worker = job.join();
     Several all(worker, 3);
     CHECK(worker.pull_all(all.variables, all.outs) == 0);
@@ -74,7 +74,7 @@ TEST_CASE("several variables are pulled in their current state, with the step th
 }
 
 TEST_CASE("others' pushes since a pull of several variables count as staleness") {
-  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join(), other = job.join();
   Several mine(worker, 2), theirs(other, 2);
   worker.pull_all(mine.variables, mine.outs);
@@ -92,7 +92,7 @@ TEST_CASE("a pull of several variables never sees part of a push or step, whethe
     const bool pauses = way.second;
     CAPTURE(to_string(mode));
     CAPTURE(pauses);
-    JobSettings settings{.workers = 3, .mode = mode, .chunk_bytes = 1024, .rule = UpdateRule::kAdd};
+    JobConfig settings{.workers = 3, .mode = mode, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}};
     if (mode == Mode::kSync) settings.quorum = 2;  // so that steps continue during the pulls
     Job job(settings);
     std::atomic<bool> is_over{false};
@@ -130,7 +130,7 @@ TEST_CASE("a pull of several variables never sees part of a push or step, whethe
 }
 
 TEST_CASE("a pull of several variables is of one moment, even if each push is to a single chunk") {
-  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   std::atomic<bool> is_over{false}, has_begun{false};
   const auto declare = [](Worker& worker, const char* name, std::uint64_t elements = 1) {
     return worker.variable({.name = name, .shape = {elements}}, zero);
@@ -162,7 +162,7 @@ TEST_CASE("a pull of several variables is of one moment, even if each push is to
 }
 
 TEST_CASE("a pull waits for a live worker inside a push and then names it, a dead one is not waited for") {
-  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  const JobConfig config = config_of({.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Server server(config);
   Worker worker(options(config, 0));
   Several all(worker, 3);
@@ -184,7 +184,8 @@ TEST_CASE("a pull waits for a live worker inside a push and then names it, a dea
 }
 
 TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
-  const JobConfig config = config_of({.mode = Mode::kSync, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  const JobConfig config =
+      config_of({.mode = Mode::kSync, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Server server(config);
   Worker worker(options(config, 0));
   Several all(worker, 3);
@@ -198,7 +199,7 @@ TEST_CASE("a pull waits for a sync step that is decided and not yet open") {
 }
 
 TEST_CASE("in place, a variable of one element is one word; larger ones are refused") {
-  Job job({.workers = 2, .layout = Layout::kInplace, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.workers = 2, .layout = Layout::kInplace, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join(), other = job.join();
   const Variable count = worker.variable({.name = "count", .shape = {}}, zero), theirs = other.variable("count");
   const Variable table = worker.variable({.name = "table", .shape = {2}}, zero);
@@ -222,7 +223,7 @@ TEST_CASE("in place, a variable of one element is one word; larger ones are refu
 }
 
 TEST_CASE("output spans that do not fit are an error") {
-  Job job({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join();
   Several all(worker, 2);
   Versions since;
@@ -234,7 +235,7 @@ TEST_CASE("output spans that do not fit are an error") {
 }
 
 TEST_CASE("only chunks that have changed are copied again") {
-  const JobConfig config = config_of({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  const JobConfig config = config_of({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Server server(config);
   Worker worker(options(config));
   Several all(worker, 1);
@@ -261,7 +262,7 @@ TEST_CASE("only chunks that have changed are copied again") {
 }
 
 TEST_CASE("the versions that an assignment returns stand for the values that it assigned") {
-  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join(), other = job.join();
   Several all(worker, 1), theirs(other, 1);
   std::vector<float> values(kElements, 4.0F);
@@ -277,7 +278,7 @@ TEST_CASE("the versions that an assignment returns stand for the values that it 
 }
 
 TEST_CASE("a push that copies back leaves to the pull behind it what others have changed") {
-  Job job({.workers = 2, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.workers = 2, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join(), other = job.join();
   Several all(worker, 2), theirs(other, 2);
   std::vector<Versions> since(2);
@@ -302,7 +303,7 @@ TEST_CASE("a push that copies back is completed by a pull in every mode") {
     for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
       if (reduce == Reduce::kAtomic && mode != Mode::kSync) continue;
       CAPTURE(std::string(to_string(mode)));
-      Job job({.mode = mode, .reduce = reduce, .chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+      Job job({.mode = mode, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
       Worker worker = job.join();
       Several all(worker, 2);
       if (mode != Mode::kSync) all.add_scalar(worker);
@@ -319,7 +320,7 @@ TEST_CASE("a push that copies back is completed by a pull in every mode") {
 }
 
 TEST_CASE("a push that copies back needs a buffer of its size and versions for each variable, and chunks") {
-  Job job({.chunk_bytes = 1024, .rule = UpdateRule::kAdd});
+  Job job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdd}});
   Worker worker = job.join();
   Several all(worker, 2);
   std::vector<Versions> since(2);

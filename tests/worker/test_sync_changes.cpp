@@ -55,18 +55,28 @@ TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then a
       worker.add(v, all(1));
     };
     const Part nothing = [](Worker&, const Variable&) {};
-    CHECK(run(config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
-              {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
-    CHECK(run(config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
-              {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
-    CHECK(run(config_of({.workers = 4, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
-              {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
-    CHECK(run(config_of({.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
-              {nothing, add_twice}, 3) == all(3 * 1.25F));
-    CHECK(run(config_of({.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F}),
-              {push_two, push_four}, 2) == all(-3));
-    JobConfig decaying =
-        config_of({.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
+    CHECK(
+        run(config_of(
+                {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
+            {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
+    CHECK(
+        run(config_of(
+                {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
+            {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
+    CHECK(
+        run(config_of(
+                {.workers = 4, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
+            {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
+    CHECK(
+        run(config_of(
+                {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
+            {nothing, add_twice}, 3) == all(3 * 1.25F));
+    CHECK(
+        run(config_of(
+                {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
+            {push_two, push_four}, 2) == all(-3));
+    JobConfig decaying = config_of(
+        {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
     decaying.optimizer.l2 = 0.5F;  // so that the order matters
     CHECK(run(decaying, {add_twice, push_two, assign_ten}) == all(10 - 0.5F * (2 + 5) + 1.25F));
   }
@@ -78,9 +88,7 @@ TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a r
                                   .mode = Mode::kSync,
                                   .reduce = reduce,
                                   .chunk_bytes = 1024,
-                                  .rule = UpdateRule::kMomentum,
-                                  .lr = 0.5F,
-                                  .momentum = 0.5F});
+                                  .optimizer = {.rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0.5F}});
     int step = 0;
     const Part assigns = [&](Worker& worker, const Variable& v) {
       if (step++ == 0) return worker.push(v, all(2));
@@ -96,7 +104,7 @@ TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a r
 TEST_CASE("two kinds of contribution by a worker to one variable in a step are an error, and the step continues") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
+    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
     Worker worker = job.join();
     const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
     const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
@@ -118,7 +126,7 @@ TEST_CASE("two kinds of contribution by a worker to one variable in a step are a
 }
 
 TEST_CASE("additions count in no gradient's norm, even if the limit came after the push") {
-  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .lr = 0.5F});
+  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
   Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
@@ -135,7 +143,7 @@ TEST_CASE("additions count in no gradient's norm, even if the limit came after t
 }
 
 TEST_CASE("an assignment is the same if its values already lie in the worker's gradient memory") {
-  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .lr = 0.5F});
+  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
   Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const std::span<float> buffer = worker.gradient(v);
@@ -156,8 +164,7 @@ TEST_CASE("the bits of a step do not depend on which worker applies it") {
                                   .mode = Mode::kSync,
                                   .reduce = Reduce::kOrdered,
                                   .chunk_bytes = 1024,
-                                  .rule = UpdateRule::kAdam,
-                                  .lr = 0.5F});
+                                  .optimizer = {.rule = UpdateRule::kAdam, .lr = 0.5F}});
     const auto numbers = [](float by) {
       std::vector<float> values(kElements);
       for (std::size_t i = 0; i < kElements; ++i) values[i] = by / float(i + 3);
@@ -175,7 +182,7 @@ TEST_CASE("the bits of a step do not depend on which worker applies it") {
 TEST_CASE("what a predecessor of the rank had not published is discarded in its successor's step") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .lr = 0.5F});
+    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
     {
       Worker first = job.join(0);
       const Variable v = first.variable({.name = "v", .shape = {kElements}}, zero);

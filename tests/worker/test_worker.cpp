@@ -52,7 +52,7 @@ TEST_CASE("a scalar is a variable without axes") {
 }
 
 TEST_CASE("SGD moves against the gradient at the job's rate") {
-  JobConfig config = config_of({.lr = 0.5F});
+  JobConfig config = config_of({.optimizer = {.lr = 0.5F}});
   Server server(config);
   Worker worker(options(config));
   const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
@@ -85,7 +85,7 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
 }
 
 TEST_CASE("the schedule lowers the rate with the global step") {
-  Job job({.lr = 1.0F, .schedule = Schedule::parse("exp:0.5:1")});
+  Job job({.optimizer = {.lr = 1.0F, .schedule = Schedule::parse("exp:0.5:1")}});
   Worker worker = job.join();
   const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
   const float one = 1.0F;

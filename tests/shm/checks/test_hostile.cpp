@@ -164,8 +164,11 @@ std::vector<Alteration> alterations(const Bytes& bytes, std::size_t offset) {
 }
 
 JobConfig settings(Mode mode, Reduce reduce = Reduce::kOrdered) {
-  return test::config_of(
-      {.max_workers = 3, .mode = mode, .reduce = reduce, .rule = UpdateRule::kMomentum, .step_timeout = Seconds(0.2)});
+  return test::config_of({.max_workers = 3,
+                          .mode = mode,
+                          .reduce = reduce,
+                          .optimizer = {.rule = UpdateRule::kMomentum},
+                          .step_timeout = Seconds(0.2)});
 }
 
 JobConfig partitioned() {

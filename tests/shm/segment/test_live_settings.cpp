@@ -22,13 +22,11 @@
 
 using namespace ps_shm;
 using namespace ps_shm::shm;
-using test::JobSettings, test::TestJob;
+using test::TestJob;
 
 namespace {
 
-JobSettings elastic(Mode mode = Mode::kAsync) {
-  return {.workers = 4, .mode = mode, .elastic_min = 1, .elastic_max = 8};
-}
+JobConfig elastic(Mode mode = Mode::kAsync) { return {.workers = 4, .mode = mode, .elastic_min = 1, .elastic_max = 8}; }
 
 // Settings whose fields all encode the same number, 1 to 2^20.
 LiveSettings related(std::uint32_t number) {
@@ -84,7 +82,7 @@ TEST_CASE("live settings: at first they are those of the job") {
 }
 
 TEST_CASE("live settings: without a learning rate the rule's default applies") {
-  const TestJob job({.rule = UpdateRule::kAdam});
+  const TestJob job({.optimizer = {.rule = UpdateRule::kAdam}});
   CHECK(read_live(job.segments).settings.lr == default_lr(UpdateRule::kAdam));
 }
 

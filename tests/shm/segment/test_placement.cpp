@@ -53,7 +53,7 @@ TEST_CASE("placement: greedy gives the same balanced result for any order of the
 }
 
 TEST_CASE("placement: greedy counts optimizer slots as bytes") {
-  Job job({.workers = 2, .rule = UpdateRule::kAdam, .ps_tasks = 2, .placement = Placement::kGreedy});
+  Job job({.workers = 2, .optimizer = {.rule = UpdateRule::kAdam}, .ps_tasks = 2, .placement = Placement::kGreedy});
   Worker worker = job.join();
   declare(worker, {spec("add", {2500}, UpdateRule::kAdd), spec("adam", {1000}, UpdateRule::kAdam),
                    spec("more", {300}, UpdateRule::kAdd)});
@@ -158,9 +158,7 @@ TEST_CASE("placement: values, digests and pushes do not depend on it") {
   const auto run = [&](std::uint32_t tasks, Placement placement, std::uint32_t partitions, Mode mode, Reduce reduce) {
     Job job({.mode = mode,
              .reduce = reduce,
-             .rule = UpdateRule::kMomentum,
-             .clip_norm = 100,
-             .ema = 0.5F,
+             .optimizer = {.rule = UpdateRule::kMomentum, .clip_norm = 100, .ema = 0.5F},
              .ps_tasks = tasks,
              .placement = placement,
              .partitions = partitions});
@@ -211,7 +209,7 @@ TEST_CASE("placement: workers that declare the same list at once in different or
     for (const Mode mode : {Mode::kAsync, Mode::kSync}) {
       CAPTURE(to_string(placement));
       for (int round = 0; round < 8; ++round) {
-        JobSettings settings{.workers = 2, .mode = mode, .ps_tasks = 3, .placement = placement};
+        JobConfig settings{.workers = 2, .mode = mode, .ps_tasks = 3, .placement = placement};
         if (mode == Mode::kSync) settings.reduce = Reduce::kAtomic;
         Job job(settings);
         std::vector<VariableSpec> list;

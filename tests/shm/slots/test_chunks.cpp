@@ -11,7 +11,7 @@
 #include "support/job.hpp"
 
 using namespace ps_shm;
-using test::Job, test::JobSettings;
+using test::Job;
 
 namespace {
 
@@ -45,7 +45,7 @@ Cut cut_for_gpu(std::uint64_t floats, std::uint64_t slots, DType dtype = DType::
 }
 
 // Each worker has free buffers: for 16 of them with 1 MiB each, a container's /dev/shm is too small.
-JobSettings few_workers(std::uint64_t chunk_bytes) { return {.max_workers = 2, .chunk_bytes = chunk_bytes}; }
+JobConfig few_workers(std::uint64_t chunk_bytes) { return {.max_workers = 2, .chunk_bytes = chunk_bytes}; }
 
 void count_up(std::span<float> out) {
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = float(i);
@@ -184,7 +184,7 @@ TEST_CASE("chunks: a job for GPU workers says so in its settings, and its parts 
   constexpr std::uint64_t kLarge = 64 * kKiB * kKiB / sizeof(float);
   for (const std::uint32_t tasks : {1U, 2U}) {
     CAPTURE(tasks);
-    JobSettings settings = few_workers(kChunkBytesForGpu);
+    JobConfig settings = few_workers(kChunkBytesForGpu);
     settings.ps_tasks = tasks;
     if (tasks > 1) settings.placement = Placement::kPartition;
     Job job(settings);
@@ -226,11 +226,11 @@ TEST_CASE("chunks: values do not depend on their size, whatever rule, mode and r
     CAPTURE(to_string(kind.mode));
     std::vector<std::vector<float>> ends;
     for (const std::uint64_t bytes : {std::uint64_t{0}, 1 * kKiB, 16 * kKiB, 1024 * kKiB}) {
-      JobSettings settings = few_workers(bytes);
+      JobConfig settings = few_workers(bytes);
       settings.mode = kind.mode;
       settings.reduce = kind.reduce;
-      settings.rule = kind.rule;
-      settings.ema = 0.5F;
+      settings.optimizer.rule = kind.rule;
+      settings.optimizer.ema = 0.5F;
       Job job(settings);
       Worker worker = job.join();
       const Variable variable =

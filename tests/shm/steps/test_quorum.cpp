@@ -249,7 +249,8 @@ TEST_CASE("barrier: a live change of the quorum applies to the waiting round") {
 }
 
 TEST_CASE("barrier: a decision carries the runtime settings of its moment, for all helpers alike") {
-  JobConfig config = config_of({.workers = 2, .mode = Mode::kSync, .quorum = 0, .lr = 0.5F, .momentum = 0.5F});
+  JobConfig config =
+      config_of({.workers = 2, .mode = Mode::kSync, .quorum = 0, .optimizer = {.lr = 0.5F, .momentum = 0.5F}});
   config.optimizer.beta1 = 0.75F;
   TestJob job(config);
   Member a(job), b(job);
