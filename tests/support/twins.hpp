@@ -81,7 +81,7 @@ class Twin {
   std::vector<float> now_, next_;
 };
 
-// Rows of bfloat16, whose numbers, state included, are rounded behind each update.
+// Rows in place, whose numbers, state included, are rounded behind each update, if they are of bfloat16.
 class TwinRows {
  public:
   // The numbers of its elements, with their state, as floats; then the row's own state.
@@ -90,11 +90,13 @@ class TwinRows {
     float state = 0;
   };
 
-  TwinRows(const Optimizer& optimizer, float regularize, std::uint64_t width, float rate)
+  TwinRows(const Optimizer& optimizer, float regularize, std::uint64_t width, float rate,
+           DType dtype = DType::kBFloat16)
       : settings_(update::settings_of(optimizer, optimizer.rule, regularize)),
         width_(width),
         record_(1 + update::slots_per_element(settings_.rule, false, true)),
-        rate_(rate) {}
+        rate_(rate),
+        is_rounded_(dtype == DType::kBFloat16) {}
 
   std::uint64_t record() const { return record_; }
   const Row& at(std::uint64_t key) const { return rows_.at(key); }
@@ -103,7 +105,8 @@ class TwinRows {
     Row& row = rows_[key];
     row.numbers.resize(width_ * record_);
     update::initialise_elements(settings_, rate_, values, row.numbers.data(), width_);
-    for (float& number : row.numbers) number = rounded(number);
+    if (is_rounded_)
+      for (float& number : row.numbers) number = rounded(number);
     if (update::traits_of(settings_.rule).has_row_state()) row.state = update::first_row_state(settings_, rate_);
   }
   // `bits`: what the random bits depend on; `first`: the number of the row's first element among those that have them.
@@ -118,6 +121,7 @@ class TwinRows {
       else
         each(update);
     });
+    if (!is_rounded_) return;
     for (std::uint64_t i = 0; i < row.numbers.size(); ++i) {
       const auto number = static_cast<std::uint32_t>(first * record_ + i);
       row.numbers[i] = update::BFloat16{update::round_by(row.numbers[i], update::rounding_bits(bits, number))};
@@ -137,6 +141,7 @@ class TwinRows {
   update::Settings settings_;
   std::uint64_t width_, record_;
   float rate_;
+  bool is_rounded_;
   std::map<std::uint64_t, Row> rows_;
 };
 

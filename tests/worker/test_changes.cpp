@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <string>
 #include <vector>
 
 #include "ps_shm/errors.hpp"
@@ -110,58 +109,6 @@ TEST_CASE("ftrl: a step without a gradient keeps added and assigned values") {
   }
 }
 
-TEST_CASE("added and assigned values are the values pulled, whatever the rule, layout and placement") {
-  struct Place {
-    Placement placement;
-    PartitionBy by;
-    std::uint32_t tasks;
-  };
-  for (const UpdateRule rule : all_rules())
-    for (const Layout layout : {Layout::kVersioned, Layout::kInplace})
-      for (const Place& place :
-           {Place{Placement::kRoundRobin, PartitionBy::kRange, 1}, Place{Placement::kPartition, PartitionBy::kRange, 2},
-            Place{Placement::kPartition, PartitionBy::kHash, 2}}) {
-        if (!fits(rule, layout)) continue;
-        CAPTURE(to_string(rule));
-        CAPTURE(to_string(layout));
-        CAPTURE(place.tasks);
-        JobConfig settings = changing(rule, layout);
-        settings.placement = place.placement, settings.partition_by = place.by, settings.ps_tasks = place.tasks;
-        VariableJob job(settings, spec_of({101, 6}));
-        const std::vector<float> given = some(606), delta = some(606, 4);
-        job.worker.push(job.variable, delta);
-        job.worker.add(job.variable, std::vector<float>(606, 0.0F));
-        const std::vector<float> pushed = job.pull();
-        job.worker.add(job.variable, delta);
-        CHECK(is_close(job.pull(), sum_of(pushed, delta), rule));
-        for (const Slots slots : {Slots::kKeep, Slots::kReset}) {
-          job.worker.assign(job.variable, given, slots);
-          CHECK(is_close(job.pull(), given, rule));
-          job.worker.add(job.variable, delta);
-          CHECK(is_close(job.pull(), sum_of(given, delta), rule));
-        }
-      }
-}
-
-TEST_CASE("after a reset, pushes act as on a new variable") {
-  for (const UpdateRule rule : all_rules())
-    for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
-      const bool counts_on = layout == Layout::kVersioned && (rule == UpdateRule::kAdam || rule == UpdateRule::kAdamW);
-      if (!fits(rule, layout) || counts_on) continue;  // their t is the chunk's version
-      CAPTURE(to_string(rule));
-      CAPTURE(to_string(layout));
-      VariableJob fresh(changing(rule, layout), spec_of({40, 3})), used(changing(rule, layout), spec_of({40, 3}));
-      const std::vector<float> gradient = some(120, 3), zeros(120, 0.0F);
-      for (int i = 0; i < 3; ++i) used.worker.push(used.variable, gradient);
-      used.worker.assign(used.variable, zeros, Slots::kReset);
-      for (int i = 0; i < 2; ++i) {
-        fresh.worker.push(fresh.variable, gradient);
-        used.worker.push(used.variable, gradient);
-      }
-      CHECK(used.pull() == fresh.pull());
-    }
-}
-
 TEST_CASE("state that is kept stays in effect: momentum continues after an assignment") {
   for (const Layout layout : {Layout::kVersioned, Layout::kInplace}) {
     VariableJob job({.layout = layout, .optimizer = {.rule = UpdateRule::kMomentum, .lr = kRate, .momentum = 0.5F}},
@@ -233,20 +180,6 @@ TEST_CASE("rows can be changed: additions sum up, the last assignment wins, othe
           CHECK(is_close(job.pull(), expected, rule));
         }
       }
-}
-
-TEST_CASE("a reset of rows resets the rows' state") {
-  for (const UpdateRule rule : {UpdateRule::kRowwiseAdagrad, UpdateRule::kAdagrad, UpdateRule::kFtrl}) {
-    VariableJob fresh(changing(rule, Layout::kInplace), spec_of({40, 3})),
-        used(changing(rule, Layout::kInplace), spec_of({40, 3}));
-    const std::vector<std::uint32_t> ids = {9, 4};
-    const std::vector<float> gradient = some(6, 3), zeros(6, 0.0F);
-    used.worker.push_rows(used.variable, ids, gradient);
-    used.worker.assign_rows(used.variable, ids, zeros, Slots::kReset);
-    fresh.worker.push_rows(fresh.variable, ids, gradient);
-    used.worker.push_rows(used.variable, ids, gradient);
-    CHECK(used.pull() == fresh.pull());
-  }
 }
 
 TEST_CASE("changes are versions: others' count as staleness, and an assignment returns its version") {

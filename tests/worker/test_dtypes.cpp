@@ -1,5 +1,5 @@
 // Variables of other dtypes than float32: their bytes can be pulled, added to and assigned, and nothing else, except for
-// bfloat16 (test_bfloat16_variables.cpp).
+// bfloat16 (test_values.cpp).
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -208,6 +208,36 @@ TEST_CASE("operations for gradients and floats are refused, with a hint at the a
   CHECK(contains(declare(spec), "has dtype int32, and only float32 and bfloat16 can be in-place"));
   spec = {.name = "tokens", .shape = {4}};
   CHECK(contains(declare(spec), "already exists with dtype int32, but float32 was requested"));
+}
+
+TEST_CASE("bfloat16: values take half the memory, and state that of float32") {
+  Job job({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kMomentum, .ema = 0.7F}});
+  Worker worker = job.join();
+  worker.variable({.name = "v", .shape = {4096}, .dtype = DType::kBFloat16}, zero);
+  const VariableInfo info = job.view().variables().front();
+  CHECK(info.bytes == 2 * 4096);
+  CHECK(info.parts.front().bytes == 2 * 4096);
+  CHECK(info.parts.front().slot_bytes == 2 * 4 * 4096);  // momentum and the average
+  CHECK(info.slots == std::vector<std::string>{"momentum", "ema"});
+  CHECK(info.parts.front().chunks * 1024 < 4096 * (2 + 2 * 4) * 1.25);
+}
+
+TEST_CASE("bfloat16: what is not possible is said") {
+  Job job;
+  Worker worker = job.join();
+  VariableSpec spec{.name = "v", .shape = {4}, .dtype = DType::kBFloat16};
+  const Variable variable = worker.variable(spec, zero);
+  std::vector<float> four(4);
+  CHECK(error_of([&] { worker.push(variable, std::vector<float>(3)); }) ==
+        "push of variable 'v': it has 4 elements, the span has 3");
+  CHECK(error_of([&] { worker.pull(variable, std::span(four).first(2)); }) ==
+        "pull of variable 'v': it has 4 elements, the span has 2");
+  CHECK(contains(error_of([&] { worker.add(variable, four); }), "its dtype is bfloat16, and this call is for float32"));
+  CHECK(contains(error_of([&] { worker.add(variable, std::as_bytes(std::span(four)).first(8)); }),
+                 "bfloat16 has no sum"));
+  CHECK(contains(error_of([&] { static_cast<void>(worker.assign(variable, four)); }), "this call is for float32"));
+  spec = {.name = "w", .shape = {4}, .rule = UpdateRule::kSgd, .dtype = DType::kFloat16};
+  CHECK(contains(error_of([&] { worker.variable(spec, zero); }), "float16, which takes no gradients"));
 }
 
 // The tables of Micikevicius et al., FP8 Formats for Deep Learning (2022).

@@ -1,4 +1,5 @@
-// Optimizers as applied to a worker's pushes, in every mode and layout, bit for bit; and changes of their settings.
+// Limits on the norm of gradients, averages, and factors and settings of optimizers that change while a job runs. What
+// the rules make of values: test_values.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,7 +15,6 @@
 #include "ps_shm/worker.hpp"
 #include "support/job.hpp"
 #include "support/rule_reference.hpp"
-#include "support/twins.hpp"
 #include "update/rules.hpp"
 
 using namespace ps_shm;
@@ -22,112 +22,10 @@ using namespace ps_shm::test;
 
 namespace {
 
-constexpr std::uint64_t kElements = 3001;
 const auto kOptimizers =
     test::rules_where([](const update::Traits& traits) { return traits.works_versioned && !traits.is_sum; });
 
-float first_value(std::size_t i) { return float(int(i % 13) - 6) / 5; }
-float gradient_at(std::uint32_t rank, int step, std::size_t i) {
-  return float(int((i * 7 + static_cast<std::size_t>(step) * 31 + rank * 17) % 101) - 50) / 40;
-}
-
-std::vector<float> gradient(std::uint32_t rank, int step) {
-  std::vector<float> out(kElements);
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = gradient_at(rank, step, i);
-  return out;
-}
-
-JobConfig optimizing(std::uint32_t workers, Mode mode, UpdateRule rule) {
-  return {.workers = workers,
-          .mode = mode,
-          .optimizer = {.rule = rule,
-                        .lr = 0.05F,
-                        .schedule = Schedule::parse("exp:0.5:4"),
-                        .l1 = 0.01F,
-                        .l2 = 0.02F,
-                        .weight_decay = 0.03F,
-                        .clip_value = 1.0F,
-                        .ema = 0.7F}};
-}
-
-VariableSpec regular(UpdateRule rule) {
-  VariableSpec spec = vector_of(kElements, rule);
-  spec.regularize = true;
-  return spec;
-}
-
-void first_values(std::span<float> out) {
-  for (std::size_t i = 0; i < out.size(); ++i) out[i] = first_value(i);
-}
-
-std::vector<float> values_at_first() {
-  std::vector<float> values(kElements);
-  first_values(values);
-  return values;
-}
-
 }  // namespace
-
-TEST_CASE("optimizers: one worker in async mode follows the formula, step by step, bit for bit") {
-  for (const UpdateRule rule : kOptimizers) {
-    const std::string name = to_string(rule);
-    CAPTURE(name);
-    Job job(optimizing(1, Mode::kAsync, rule));
-    Worker worker = job.join();
-    const Variable variable = worker.variable(regular(rule), first_values);
-    Twin twin(job.config, rule, values_at_first());
-    std::vector<float> out(kElements);
-    for (int step = 0; step < 6; ++step) {
-      const std::vector<float> g = gradient(0, step);
-      worker.push(variable, g);
-      const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
-      twin.step(static_cast<std::uint64_t>(step), rate, {{g.data()}});
-      worker.step();
-      worker.pull(variable, out);
-      CHECK(out == twin.values());
-      worker.pull_average(variable, out);
-      CHECK(out == twin.array(twin.arrays() - 1));
-    }
-    CHECK(job.view().averages("v") == twin.array(twin.arrays() - 1));
-    CHECK(job.view().variables()[0].slots.size() == twin.arrays() - 1);
-  }
-}
-
-TEST_CASE("optimizers: three workers in sync mode follow the combined formula, bit for bit") {
-  for (const UpdateRule rule : kOptimizers) {
-    const std::string name = to_string(rule);
-    CAPTURE(name);
-    JobConfig given = optimizing(3, Mode::kSync, rule);
-    given.optimizer.clip_norm = 20;
-    Job job(given);
-    std::vector<std::thread> threads;
-    for (std::uint32_t rank = 0; rank < 3; ++rank)
-      threads.emplace_back([&, rank] {
-        Worker worker = job.join(rank);
-        const Variable variable = worker.variable(regular(rule), first_values);
-        for (int step = 0; step < 6; ++step) {
-          worker.push(variable, gradient(rank, step));
-          worker.step();
-        }
-      });
-    for (std::thread& thread : threads) thread.join();
-    Twin twin(job.config, rule, values_at_first());
-    for (int step = 0; step < 6; ++step) {
-      std::vector<std::vector<float>> gradients;
-      std::vector<update::Contribution> contributions;
-      for (std::uint32_t rank = 0; rank < 3; ++rank) gradients.push_back(gradient(rank, step));
-      for (const std::vector<float>& g : gradients) {
-        const float scale = update::clip_scale(update::squared_norm(g.data(), g.size()), 20);
-        CHECK(scale < 1);
-        contributions.push_back({g.data(), scale});
-      }
-      const float rate = 0.05F * job.config.optimizer.schedule.factor(static_cast<std::uint64_t>(step));
-      twin.step(static_cast<std::uint64_t>(step), rate, contributions);
-    }
-    CHECK(job.view().values("v") == twin.values());
-    CHECK(job.view().averages("v") == twin.array(twin.arrays() - 1));
-  }
-}
 
 TEST_CASE("optimizers: no average is kept without the job's setting, nor for a variable with rule add") {
   JobConfig config = config_of();
@@ -246,119 +144,6 @@ TEST_CASE("live: a changed learning rate and clipping apply from the next step o
     worker.step();
     CHECK(job.view().values("v")[0] == -4.5F);
   }
-}
-
-TEST_CASE("live: a changed momentum applies from the next step on, in every mode and layout") {
-  struct Kind {
-    Mode mode;
-    Reduce reduce = Reduce::kOrdered;
-    Layout layout = Layout::kVersioned;
-    bool is_scalar = false, has_rows = false;
-  };
-  const Kind kinds[] = {{Mode::kAsync},
-                        {Mode::kSsp},
-                        {Mode::kSync},
-                        {Mode::kSync, Reduce::kAtomic},
-                        {Mode::kAsync, Reduce::kOrdered, Layout::kInplace},
-                        {.mode = Mode::kAsync, .layout = Layout::kInplace, .is_scalar = true},
-                        {.mode = Mode::kAsync, .layout = Layout::kInplace, .has_rows = true}};
-  for (const UpdateRule rule : {UpdateRule::kMomentum, UpdateRule::kNesterov, UpdateRule::kAdam})
-    for (const Kind& kind : kinds) {
-      if (kind.layout == Layout::kInplace && !test::works_in_place(rule)) continue;
-      CAPTURE(std::string(to_string(rule)));
-      CAPTURE(&kind - kinds);
-      JobConfig config = config_of(
-          {.mode = kind.mode, .reduce = kind.reduce, .layout = kind.layout, .optimizer = {.rule = rule, .lr = 1.0F}});
-      config.optimizer.momentum = config.optimizer.beta1 = 0.5F;
-      Server server(config);
-      Worker worker(options(config));
-      VariableSpec spec{.name = "v", .shape = {4, 2}};
-      if (kind.is_scalar) spec.shape.clear();
-      const Variable variable = worker.variable(spec, zero);
-      const std::vector<float> ones(kind.is_scalar ? 1 : 8, 1.0F);
-      const std::vector<std::uint32_t> ids{0, 1, 2, 3};
-      const auto push = [&] {
-        if (kind.has_rows)
-          worker.push_rows(variable, ids, ones);
-        else
-          worker.push(variable, ones);
-        worker.step();
-      };
-      const auto change_to = [&](float momentum) {
-        JobControl(config.job).change([&](LiveSettings& live) {
-          (rule == UpdateRule::kAdam ? live.beta1 : live.momentum) = momentum;
-        });
-      };
-      push();
-      change_to(0.25F);
-      worker.step();  // reads the changed settings
-      push();
-      std::vector<float> expected(3, 0.0F);  // the same, by the arithmetic alone
-      std::vector<float> next(3);
-      const float one = 1.0F;
-      for (int update = 0; update < 2; ++update) {
-        Optimizer optimizer = config.optimizer;
-        optimizer.momentum = optimizer.beta1 = update == 0 ? 0.5F : 0.25F;
-        update::apply(update::settings_of(optimizer, rule, false), {1.0F, static_cast<std::uint64_t>(update)},
-                      next.data(), expected.data(), 1, &one, 1.0F, 1);
-        expected.swap(next);
-      }
-      CHECK(JobView(config.job).values("v")[0] == doctest::Approx(expected[0]));  // in place, Adam rounds otherwise
-    }
-}
-
-TEST_CASE("optimizers: a variable may multiply the job's rate and weight decay, in every mode and layout") {
-  struct Kind {
-    Mode mode;
-    Reduce reduce;
-    Layout layout;
-  };
-  for (const Kind& kind :
-       {Kind{Mode::kAsync, Reduce::kOrdered, Layout::kVersioned},
-        Kind{Mode::kSync, Reduce::kOrdered, Layout::kVersioned}, Kind{Mode::kSync, Reduce::kAtomic, Layout::kVersioned},
-        Kind{Mode::kAsync, Reduce::kOrdered, Layout::kInplace}})
-    for (const UpdateRule rule : kOptimizers) {
-      if (kind.layout == Layout::kInplace && !test::works_in_place(rule)) continue;
-      CAPTURE(std::string(to_string(rule)));
-      CAPTURE(std::string(to_string(kind.mode)));
-      CAPTURE(std::string(to_string(kind.layout)));
-      JobConfig config = config_of(
-          {.mode = kind.mode,
-           .reduce = kind.reduce,
-           .layout = kind.layout,
-           .optimizer = {
-               .rule = rule, .lr = 0.25F, .l2 = 0.5F, .weight_decay = rule == UpdateRule::kFtrl ? 0.0F : 0.125F}});
-      JobConfig same = config;  // with a rate and decay that give the same by themselves
-      same.optimizer.lr = 0.125F;
-      same.optimizer.l2 = 1.0F;
-      same.optimizer.weight_decay = *config.optimizer.weight_decay * 2;
-      const bool may_change = rule != UpdateRule::kFtrl;
-      // `are_set`: the factors are others until the first push.
-      const auto values = [&](JobConfig job, float lr_scale, float regularize, bool are_set = false) {
-        job.job = test::unique_job_name();
-        Server server(job);
-        Worker worker(options(job));
-        VariableSpec spec{.name = "v", .shape = {5}, .regularize = regularize, .lr_scale = lr_scale};
-        if (are_set) spec.lr_scale = 3, spec.regularize = 0;
-        const Variable variable =
-            worker.variable(spec, [](std::span<float> out) { std::fill(out.begin(), out.end(), 2.0F); });
-        if (are_set) worker.set_factors(variable, lr_scale, regularize);
-        const std::vector<float> ones(5, 1.0F);
-        for (int step = 0; step < 3; ++step) {
-          worker.push(variable, ones);
-          worker.step();
-        }
-        const VariableInfo info = JobView(job.job).variables()[0];
-        CHECK(info.lr_scale == lr_scale);
-        CHECK(info.regularize == regularize);
-        std::vector<float> pulled = test::pulled(worker, variable);
-        CHECK(pulled == JobView(job.job).values("v"));
-        return pulled;
-      };
-      CHECK(values(config, 0.5F, 2.0F) == values(same, 1.0F, 1.0F));
-      CHECK(values(config, 0.5F, 2.0F) != values(config, 1.0F, 1.0F));
-      if (may_change) CHECK(values(config, 0.5F, 2.0F, true) == values(same, 1.0F, 1.0F));
-    }
 }
 
 TEST_CASE("optimizers: factors that a worker sets are those of all workers' next pushes, in parts and in place, too") {

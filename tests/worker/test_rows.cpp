@@ -1,9 +1,9 @@
-// Rows of in-place variables: pulled and pushed in any order, by every update rule, wherever their parts lie.
+// Rows of in-place variables: repeated and invalid ids, limits on norms, staleness and sizes. What the rules make of
+// them: test_values.cpp.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <random>
 #include <vector>
 
@@ -12,90 +12,12 @@
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
 #include "support/rows_job.hpp"
-#include "support/rule_reference.hpp"
 
 using namespace ps_shm;
 using test::ids_of;
 using test::ids_of_all;
 using test::row_config;
 using test::RowsJob;
-
-namespace {
-
-const auto kRules = test::rules_where([](const update::Traits&) { return true; });
-
-}  // namespace
-
-TEST_CASE("rows: a pull writes each row to its position, in any order, repeated or absent") {
-  for (const std::uint64_t width : {1, 2, 3, 4, 7, 16, 33})
-    for (const UpdateRule rule : kRules) {
-      if (!test::works_in_place(rule)) continue;
-      CAPTURE(width);
-      CAPTURE(std::string(to_string(rule)));
-      RowsJob job(row_config(rule), {100, width});
-      for (const auto& ids : {ids_of({5}), ids_of({}), ids_of({99, 0, 42}), ids_of({7, 7, 3, 7})}) {
-        const std::vector<float> rows = job.pull(ids);
-        for (std::size_t i = 0; i < ids.size(); ++i)
-          for (std::uint64_t k = 0; k < width; ++k)
-            REQUIRE(rows[i * width + k] == doctest::Approx(job.first(ids[i], k)).epsilon(1e-6));
-      }
-      std::vector<float> all(100 * width);
-      job.worker.pull(job.variable, all);
-      CHECK(all == job.pull(ids_of_all(100)));
-    }
-}
-
-TEST_CASE("rows: a joining process finds no damage in a table of any rule") {
-  for (const UpdateRule rule : kRules) {
-    if (!test::works_in_place(rule)) continue;
-    CAPTURE(std::string(to_string(rule)));
-    RowsJob job(row_config(rule), {100, 3});
-    Worker second(test::options(job.config));
-    CHECK(JobView(job.config.job).variables().front().rule == rule);
-    CHECK(second.config().optimizer.rule == rule);
-  }
-}
-
-TEST_CASE("rows: pushes follow the formulas of every update rule, and do not change other rows") {
-  for (const UpdateRule rule : kRules)
-    for (const std::uint64_t width : {1, 3, 8}) {
-      if (!test::works_in_place(rule)) continue;
-      CAPTURE(std::string(to_string(rule)));
-      CAPTURE(width);
-      JobConfig config = row_config(rule);
-      config.optimizer.l1 = 0.05F;  // of ftrl
-      RowsJob job(config, {20, width});
-      const update::Settings settings = update::settings_of(config.optimizer, rule, true);
-      std::vector<test::ReferenceRow> reference;
-      for (std::uint64_t row = 0; row < 20; ++row) reference.emplace_back(settings, 0.1, job.first_row(row));
-      std::mt19937_64 random(7);
-      std::uniform_real_distribution<float> draw(-1, 1);
-      for (int push = 0; push < 40; ++push) {
-        const std::vector<std::uint32_t> ids = {std::uint32_t(random() % 5), std::uint32_t(5 + random() % 5)};
-        std::vector<float> gradients(2 * width);
-        for (float& g : gradients) g = draw(random);
-        job.push(ids, gradients);
-        for (std::size_t i = 0; i < 2; ++i)
-          reference.at(ids[i]).push(
-              {gradients.begin() + std::ptrdiff_t(i * width), gradients.begin() + std::ptrdiff_t((i + 1) * width)});
-      }
-      const std::vector<float> all = job.pull(ids_of_all(20));
-      for (std::uint64_t row = 0; row < 20; ++row)
-        for (std::uint64_t k = 0; k < width; ++k)
-          REQUIRE(all[row * width + k] == doctest::Approx(reference.at(row).values()[k]).epsilon(2e-4));
-    }
-}
-
-TEST_CASE("rows: the gradients of repeated ids are one update of their sum") {
-  for (const UpdateRule rule : kRules) {
-    if (!test::works_in_place(rule)) continue;
-    CAPTURE(std::string(to_string(rule)));
-    RowsJob repeated(row_config(rule), {10, 3}), summed(row_config(rule), {10, 3});
-    repeated.push(ids_of({4, 9, 4, 0, 4}), {1, 2, 3, 4, 5, 6, 10, 20, 30, 7, 8, 9, 100, 200, 300});
-    summed.push(ids_of({0, 4, 9}), {7, 8, 9, 111, 222, 333, 4, 5, 6});
-    CHECK(repeated.pull(ids_of_all(10)) == summed.pull(ids_of_all(10)));
-  }
-}
 
 TEST_CASE("rows: many repeated ids are combined as with a map") {
   std::mt19937_64 random(3);
@@ -174,52 +96,6 @@ TEST_CASE("rows: sizes that do not fit, versioned variables and scalars are erro
   CHECK(versioned.rows() == 0);
   CHECK(job.variable.rows() == 10);
   CHECK(job.variable.row_size() == 2);
-}
-
-TEST_CASE("rows: parts by range and by hash give the same as one, to rows, full pulls and the inspector") {
-  for (const UpdateRule rule : {UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kRowwiseAdagrad, UpdateRule::kFtrl})
-    for (const std::uint64_t rows : {2, 7, 100, 5000})
-      for (const PartitionBy by : {PartitionBy::kRange, PartitionBy::kHash}) {
-        CAPTURE(std::string(to_string(rule)));
-        CAPTURE(rows);
-        CAPTURE(std::string(to_string(by)));
-        JobConfig parted = row_config(rule);
-        parted.ps_tasks = 3;
-        parted.placement = Placement::kPartition;
-        parted.partition_by = by;
-        RowsJob one(row_config(rule), {rows, 3}), cut(parted, {rows, 3});
-        std::mt19937_64 random(11);
-        for (int push = 0; push < 5; ++push) {
-          std::vector<std::uint32_t> ids(20);
-          std::vector<float> gradients(60);
-          for (auto& id : ids) id = std::uint32_t(random() % rows);
-          for (float& g : gradients) g = float(random() % 16) / 8 - 1;
-          cut.worker.prefetch_rows(cut.variable, ids);
-          one.push(ids, gradients), cut.push(ids, gradients);
-        }
-        std::vector<float> dense(rows * 3), gradient(rows * 3);
-        for (float& g : gradient) g = float(random() % 16) / 8 - 1;
-        one.worker.push(one.variable, gradient), cut.worker.push(cut.variable, gradient);
-        cut.worker.pull(cut.variable, dense);
-        const std::vector<float> expected = one.pull(ids_of_all(rows));
-        CHECK(cut.pull(ids_of_all(rows)) == expected);
-        CHECK(dense == expected);
-        CHECK(JobView(cut.config.job).values("table") == expected);
-        CHECK(JobView(cut.config.job).digest() == JobView(one.config.job).digest());
-      }
-}
-
-TEST_CASE("rows: rows longer than a block, and pushes that several threads share, lose nothing" *
-          doctest::skip(shm::kThreadSanitizer)) {  // it does not support oneTBB's locks
-  JobConfig config = row_config(UpdateRule::kAdd);
-  config.threads = 3;
-  for (const std::uint64_t width : {5000, 64}) {
-    RowsJob job(config, {500, width});
-    std::vector<float> ones(500 * width, 1.0F);
-    for (int push = 0; push < 3; ++push) job.push(ids_of_all(500), ones);
-    const std::vector<float> all = job.pull(ids_of_all(500));
-    for (std::uint64_t i = 0; i < all.size(); ++i) REQUIRE(all[i] == job.first(i / width, i % width) + 3);
-  }
 }
 
 TEST_CASE("rows: if a row is assigned many times at once the last value wins, for any number of threads" *
@@ -375,19 +251,4 @@ TEST_CASE("rows: one-element rows in parts of one row do not change what follows
       const JobView view(job.config.job);
       for (const VariableInfo& info : view.variables()) CHECK(info.updates == (info.name == "table" ? 5 : 0));
     }
-}
-
-TEST_CASE("rows: one worker's Hogwild! pushes give the same result as its atomic ones, by every rule") {
-  for (const UpdateRule rule :
-       {UpdateRule::kAdd, UpdateRule::kSgd, UpdateRule::kAdagrad, UpdateRule::kFtrl, UpdateRule::kRowwiseAdagrad}) {
-    CAPTURE(to_string(rule));
-    const auto train = [&](Adds adds) {
-      JobConfig config = row_config(rule);
-      config.adds = adds;
-      RowsJob job(config, {20, 5});
-      for (int push = 0; push < 4; ++push) job.push(ids_of({3, 19, 7}), std::vector<float>(15, 0.25F));
-      return job.pull(ids_of_all(20));
-    };
-    CHECK(train(Adds::kExact) == train(Adds::kRacy));
-  }
 }

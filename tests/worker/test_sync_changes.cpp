@@ -19,6 +19,11 @@ constexpr std::uint64_t kElements = 1000;  // four chunks
 
 std::vector<float> all(float value) { return std::vector<float>(kElements, value); }
 
+JobConfig in_steps(std::uint32_t workers, Reduce reduce, const Optimizer& optimizer = {.lr = 0.5F}) {
+  return config_of(
+      {.workers = workers, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = optimizer});
+}
+
 // Each rank does its part of every step; returns the values afterwards, or nothing if the elements differ.
 using Part = std::function<void(Worker&, const Variable&)>;
 std::vector<float> run(const JobConfig& config, const std::vector<Part>& parts, int steps = 1) {
@@ -55,40 +60,20 @@ TEST_CASE("a step assigns in rank order, then moves by the mean gradient, then a
       worker.add(v, all(1));
     };
     const Part nothing = [](Worker&, const Variable&) {};
-    CHECK(
-        run(config_of(
-                {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
-            {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
-    CHECK(
-        run(config_of(
-                {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
-            {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
-    CHECK(
-        run(config_of(
-                {.workers = 4, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
-            {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
-    CHECK(
-        run(config_of(
-                {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
-            {nothing, add_twice}, 3) == all(3 * 1.25F));
-    CHECK(
-        run(config_of(
-                {.workers = 2, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}}),
-            {push_two, push_four}, 2) == all(-3));
-    JobConfig decaying = config_of(
-        {.workers = 3, .mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
-    decaying.optimizer.l2 = 0.5F;  // so that the order matters
+    CHECK(run(in_steps(3, reduce), {assign_ten, push_two, add_twice}) == all(10 - 1 + 1.25F));
+    CHECK(run(in_steps(3, reduce), {add_twice, assign_twenty, assign_ten}) == all(10 + 1.25F));
+    CHECK(run(in_steps(4, reduce), {assign_twenty, push_four, push_two, assign_ten}) == all(10 - 1.5F));
+    CHECK(run(in_steps(2, reduce), {nothing, add_twice}, 3) == all(3 * 1.25F));
+    CHECK(run(in_steps(2, reduce), {push_two, push_four}, 2) == all(-3));
+    // Decay shows the order.
+    const JobConfig decaying = in_steps(3, reduce, {.lr = 0.5F, .l2 = 0.5F});
     CHECK(run(decaying, {add_twice, push_two, assign_ten}) == all(10 - 0.5F * (2 + 5) + 1.25F));
   }
 }
 
 TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a reset stays in effect") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
-    JobConfig config = config_of({.workers = 2,
-                                  .mode = Mode::kSync,
-                                  .reduce = reduce,
-                                  .chunk_bytes = 1024,
-                                  .optimizer = {.rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0.5F}});
+    const JobConfig config = in_steps(2, reduce, {.rule = UpdateRule::kMomentum, .lr = 0.5F, .momentum = 0.5F});
     int step = 0;
     const Part assigns = [&](Worker& worker, const Variable& v) {
       if (step++ == 0) return worker.push(v, all(2));
@@ -104,7 +89,7 @@ TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a r
 TEST_CASE("two kinds of contribution by a worker to one variable in a step are an error, and the step continues") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
+    Job job(in_steps(1, reduce));
     Worker worker = job.join();
     const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
     const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
@@ -126,7 +111,7 @@ TEST_CASE("two kinds of contribution by a worker to one variable in a step are a
 }
 
 TEST_CASE("additions count in no gradient's norm, even if the limit came after the push") {
-  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
+  Job job(in_steps(1, Reduce::kOrdered));
   Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const Variable w = worker.variable({.name = "w", .shape = {1}}, zero);
@@ -143,7 +128,7 @@ TEST_CASE("additions count in no gradient's norm, even if the limit came after t
 }
 
 TEST_CASE("an assignment is the same if its values already lie in the worker's gradient memory") {
-  Job job({.mode = Mode::kSync, .reduce = Reduce::kOrdered, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
+  Job job(in_steps(1, Reduce::kOrdered));
   Worker worker = job.join();
   const Variable v = worker.variable({.name = "v", .shape = {kElements}}, zero);
   const std::span<float> buffer = worker.gradient(v);
@@ -159,12 +144,8 @@ TEST_CASE("an assignment is the same if its values already lie in the worker's g
 TEST_CASE("the bits of a step do not depend on which worker applies it") {
   std::vector<std::vector<float>> found;
   for (std::uint32_t again = 0; again < 4; ++again) {
-    JobConfig config = config_of({.workers = 3,
-                                  .threads = again % 2 + 1,
-                                  .mode = Mode::kSync,
-                                  .reduce = Reduce::kOrdered,
-                                  .chunk_bytes = 1024,
-                                  .optimizer = {.rule = UpdateRule::kAdam, .lr = 0.5F}});
+    JobConfig config = in_steps(3, Reduce::kOrdered, {.rule = UpdateRule::kAdam, .lr = 0.5F});
+    config.threads = again % 2 + 1;
     const auto numbers = [](float by) {
       std::vector<float> values(kElements);
       for (std::size_t i = 0; i < kElements; ++i) values[i] = by / float(i + 3);
@@ -182,7 +163,7 @@ TEST_CASE("the bits of a step do not depend on which worker applies it") {
 TEST_CASE("what a predecessor of the rank had not published is discarded in its successor's step") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));
-    Job job({.mode = Mode::kSync, .reduce = reduce, .chunk_bytes = 1024, .optimizer = {.lr = 0.5F}});
+    Job job(in_steps(1, reduce));
     {
       Worker first = job.join(0);
       const Variable v = first.variable({.name = "v", .shape = {kElements}}, zero);

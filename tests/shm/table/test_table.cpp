@@ -89,43 +89,6 @@ TEST_CASE("table: a pull that creates rows makes them as pushes would, once for 
   CHECK(job.table.statistics().refused == 36);
 }
 
-TEST_CASE("table: every rule updates rows as it updates those of an in-place variable") {
-  for (const UpdateRule rule : test::rules_where([](const update::Traits&) { return true; })) {
-    if (!test::works_in_place(rule)) continue;
-    CAPTURE(std::string(to_string(rule)));
-    JobConfig config = row_config(rule);
-    config.optimizer.initial_accumulator = 0.5F;
-    config.optimizer.l1 = rule == UpdateRule::kFtrl ? 0.01F : 0.0F;
-    config.optimizer.weight_decay = rule == UpdateRule::kAdamW ? 0.1F : 0.0F;
-    TableSpec spec = spec_of(100, 5);
-    spec.regularize = 1.0F;
-    spec.lr_scale = 0.5F;
-    TableJob job(spec, config);
-    const Keys keys = some_keys(40);
-    const Floats first = job.pull(keys);
-    const Variable rows = job.worker.variable(
-        {.name = "rows", .shape = {40, 5}, .layout = Layout::kInplace, .regularize = 1.0F, .lr_scale = 0.5F},
-        [&](std::span<float> out) { std::copy(first.begin(), first.end(), out.begin()); });
-    std::mt19937_64 random(7);
-    for (int round = 0; round < 20; ++round) {
-      Keys pushed;
-      std::vector<std::uint32_t> ids;
-      Floats gradients;
-      for (std::uint32_t i = 0, count = 1 + std::uint32_t(random() % 60); i < count; ++i) {  // some keys twice
-        ids.push_back(std::uint32_t(random() % 40));
-        pushed.push_back(keys[ids.back()]);
-        for (int k = 0; k < 5; ++k) gradients.push_back(float(random() % 64) / 32 - 1);
-      }
-      CHECK(job.table.push(pushed, gradients).updated == std::set<std::uint32_t>(ids.begin(), ids.end()).size());
-      job.worker.push_rows(rows, ids, gradients);
-    }
-    Floats dense(first.size());
-    job.worker.pull(rows, dense);
-    const Floats by_key = job.pull(keys);
-    for (std::size_t i = 0; i < dense.size(); ++i) REQUIRE(by_key[i] == doctest::Approx(dense[i]).epsilon(1e-5));
-  }
-}
-
 TEST_CASE("table: it grows from nothing, and finds each of many rows whatever their keys are") {
   for (const std::uint64_t step : {std::uint64_t{1}, std::uint64_t{1} << 40, std::uint64_t{0x9e3779b97f4a7c15}}) {
     CAPTURE(step);
