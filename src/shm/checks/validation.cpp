@@ -26,8 +26,6 @@ namespace {
 
 constexpr std::uint64_t kMaxHolders = std::uint64_t{1} << 32;  // one a microsecond for an hour
 
-bool is_initialised(const VariableShm& record) { return record.init.load_relaxed() == kInitialised; }
-
 // Checks the words, buffers and free-buffer records of one shard and class.
 class ClassCheck {
  public:
@@ -45,7 +43,7 @@ class ClassCheck {
 
   void check() {
     for (const VariableShm* record : records_)
-      if (is_initialised(*record))
+      if (record->init.load_relaxed() == kInitialised)
         for (std::uint64_t chunk = 0; chunk < record->pieces; ++chunk) check_chunk(*record, chunk);
     for (std::uint32_t lane = 0; lane < job_.lanes(); ++lane)
       for (std::uint32_t which = 0; which < kFreeBuffersPerClass; ++which)
