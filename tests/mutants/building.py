@@ -1,4 +1,5 @@
 """Builds and runs the tests of mutants: in a copy of the tree, or for a kernel with a library of its own."""
+import contextlib
 import json
 import os
 import pathlib
@@ -28,6 +29,21 @@ PRIVATE = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c",
 
 def run(*command, **options):
     return subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, **options)
+
+
+@contextlib.contextmanager
+def started(words, settings, folder, output):
+    """A process, of which nothing is left afterwards."""
+    process = subprocess.Popen(words, env={**os.environ, **settings}, cwd=folder, text=True, stdin=subprocess.DEVNULL,
+                               stdout=output, stderr=subprocess.STDOUT, start_new_session=True, errors="replace")
+    try:
+        yield process
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.communicate()
 
 
 def copy_tree():
@@ -74,6 +90,7 @@ class Builder:
 
     def __init__(self, jobs, has_changed, folder=None):
         self.jobs, self.used, self.usual, self.is_copy = jobs, {}, {}, folder is None
+        self.objects = {}  # {name of a test: the objects of its program, where that is linked here}
         self.folder, self.tree = (BUILD, TREE) if self.is_copy else (folder.resolve(), SOURCE)
         self.is_private = run(*PRIVATE, "true").returncode == 0
         if self.is_copy:
@@ -101,9 +118,9 @@ class Builder:
     def introspect(self, what):
         return json.loads(run("meson", "introspect", what, str(self.folder), check=True).stdout)
 
-    def compiled(self):
-        """The sources and headers of all that was built, as names in the tree."""
-        dependencies = set(run("ninja", "-C", str(self.folder), "-t", "deps", check=True).stdout.splitlines())
+    def compiled(self, objects=()):
+        """The sources and headers of these objects, or of all that was built, as names in the tree."""
+        dependencies = set(run("ninja", "-C", str(self.folder), "-t", "deps", *objects, check=True).stdout.splitlines())
         paths = (os.path.relpath(self.folder / line.strip(), self.tree) for line in dependencies if line[:4] == "    ")
         return {path for path in paths if not path.startswith("..")}
 
@@ -117,8 +134,9 @@ class Builder:
         built = run("ninja", "-C", str(self.folder), f"-j{self.jobs}", *targets)
         return None if built.returncode == 0 else "\n".join(built.stdout.splitlines()[-15:])
 
-    def build(self, test):
-        """(the command of the test, None); or (None, the reason why it does not build)."""
+    def build(self, test, all_cases=False):
+        """(the command of the test, None); or (None, the reason why it does not build). It ends with the first case that
+        fails, unless all are asked for."""
         if test.name not in self.known:
             raise SystemExit(f"there is no test {test.name}")
         meson = self.known[test.name]
@@ -137,13 +155,14 @@ class Builder:
         if not self.is_copy or program.endswith("gpu_tests_on_cpu"):  # whose cases are linked from an archive
             why = self.ninja(program)
         else:
-            program, why = self.link(program, file and file.split("/", 1)[1])
+            program, why = self.link(program, file and file.split("/", 1)[1], test.name)
         words[0] = str(self.folder / program)
         if test.name not in OWN_MAIN:
-            words += ["--abort-after=1"] + ([f"--test-case={test.filter}"] if test.filter else [])
+            words += [] if all_cases else ["--abort-after=1"]
+            words += [f"--test-case={test.filter}"] if test.filter else []
         return (words, None) if why is None else (None, why)
 
-    def link(self, program, source):
+    def link(self, program, source, name):
         """A program of that file of the suite alone, and of those files of the library that it uses: the linker tells
         which these are when it is linked for the first time. What else a broken header concerns is not compiled."""
         command = shlex.split(run("ninja", "-C", str(self.folder), "-t", "commands", "-s", program, check=True).stdout)
@@ -166,24 +185,21 @@ class Builder:
         if used is None:
             self.used[part] = [line for line in dict.fromkeys(linked.stdout.split("\n"))
                                if line.endswith(".o") and not line.startswith("/") and line not in own]
+        self.objects[name] = own + self.used[part]
         return part, None
+
+    def started(self, test, words, settings=None, output=subprocess.PIPE):
+        """The test's process, as started() gives it."""
+        settings = {**self.known[test.name]["env"], **dict(test.settings), **(settings or {})}
+        return started([*(PRIVATE if self.is_private else []), *words], settings, self.folder, output)
 
     def run_test(self, test, words, limit, settings=None):
         """None if it passes within this many seconds; otherwise how it fails."""
-        environment = {**os.environ, **self.known[test.name]["env"], **dict(test.settings), **(settings or {})}
-        process = subprocess.Popen([*(PRIVATE if self.is_private else []), *words], env=environment, cwd=self.folder,
-                                   text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT, start_new_session=True, errors="replace")
-        try:
-            out, _ = process.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            return f"no end in {limit:.0f} s"
-        finally:
+        with self.started(test, words, settings) as process:
             try:
-                os.killpg(process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-            process.communicate()
+                out, _ = process.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                return f"no end in {limit:.0f} s"
         if self.is_copy:
             (BUILD / "mutants.log").write_text(out)
         if re.search(r"test cases: +0 \|", out):
@@ -210,30 +226,28 @@ class Builder:
                 return test, failed
         return None, ""
 
-    def try_source(self, mutant, broken):
-        """As find_failure(), with this text in the place of the mutant's source."""
-        (self.tree / mutant.file).write_text(QUIET + broken)
-        try:
-            return self.find_failure(mutant.tests)
-        finally:
-            restore(mutant.file)
-
-    def try_kernel(self, mutant, broken):
-        """The same of a kernel, whose library lies in a folder of its own, which the programs are told of."""
+    @contextlib.contextmanager
+    def broken(self, mutant, text):
+        """Puts this text in the place of the mutant's source, for as long as it is entered. Gives (the settings with which
+        tests meet it, None), or (None, the compiler's errors)."""
+        if not mutant.is_of_kernel and not mutant.is_of_package:
+            (self.tree / mutant.file).write_text(QUIET + text)
+            try:
+                yield {}, None
+            finally:
+                restore(mutant.file)
+            return
         with tempfile.TemporaryDirectory() as made:
-            if why := self.make_library(pathlib.Path(mutant.file), broken, pathlib.Path(made)):
-                return None, why
-            return self.find_failure(mutant.tests, {"LD_LIBRARY_PATH": made})
-
-    def try_package(self, mutant, broken):
-        """The same of a file of the Python package, beside links to what was built of the others."""
-        with tempfile.TemporaryDirectory() as made:
-            shutil.copytree(self.folder / "python/ps_shm", f"{made}/ps_shm", copy_function=os.symlink,
-                            ignore=shutil.ignore_patterns("*.p", "__pycache__"))
-            file = pathlib.Path(made, mutant.file.removeprefix("python/"))
-            file.unlink()
-            file.write_text(broken)
-            return self.find_failure(mutant.tests, {"PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1"})
+            if mutant.is_of_kernel:  # of which programs are told where the library lies
+                why = self.make_library(pathlib.Path(mutant.file), text, pathlib.Path(made))
+                yield {"LD_LIBRARY_PATH": made}, why
+            else:  # beside links to what was built of the package's others
+                shutil.copytree(self.folder / "python/ps_shm", f"{made}/ps_shm", copy_function=os.symlink,
+                                ignore=shutil.ignore_patterns("*.p", "__pycache__"))
+                file = pathlib.Path(made, mutant.file.removeprefix("python/"))
+                file.unlink()
+                file.write_text(text)
+                yield {"PYTHONPATH": made, "PYTHONDONTWRITEBYTECODE": "1"}, None
 
     def make_library(self, kernel, broken, into):
         """The kernels' library for the CPU, with this one broken; None, or the compiler's errors."""

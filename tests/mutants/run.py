@@ -8,6 +8,7 @@
                                                 which stays as it is
     tests/mutants/run.py --list                 lists them
     tests/mutants/run.py --check                only whether each still fits the code and the tests; some seconds
+    tests/mutants/run.py --matrix TEST...       which case of these doctest programs notices which mutant
 
 They are in the *.txt beside this file. Paragraphs are separated by empty lines; the first says what the file is about.
 A paragraph "# FILE" names the source of those that follow. A mutant is
@@ -30,6 +31,10 @@ package with a package of its own, of links to what was built. The first test th
 usual time, has noticed the mutant. Where the system allows it, each test has processes and a /dev/shm of its own, so that
 a hang leaves nothing behind.
 Exits with 0 if every mutant is noticed, except those that have a reason to survive.
+
+The matrix runs all cases of the named tests against each mutant of a source that their programs compile, also if the mutant
+names other tests. It writes a table (CSV) of the pairs, and prints the cases that notice no mutant, and those that notice
+none alone. It may be interrupted: the same command goes on, and only tries again what has changed.
 """
 import argparse
 import collections
@@ -43,7 +48,8 @@ import time
 
 sys.dont_write_bytecode = True
 from building import FOLDER, Builder, copy_tree
-from reading import find_misfits, read_mutants
+from matrix import run_matrix
+from reading import SOURCE, find_misfits, parse_tests, read_mutants
 
 
 def try_mutant(mutant, builder):
@@ -51,8 +57,8 @@ def try_mutant(mutant, builder):
     broken, why = mutant.applied_to((builder.tree / mutant.file).read_text())
     if why:
         return f"does not fit: {why}", False
-    by = builder.try_kernel if mutant.is_of_kernel else builder.try_package if mutant.is_of_package else builder.try_source
-    test, how = by(mutant, broken)
+    with builder.broken(mutant, broken) as (settings, why):
+        test, how = (None, why) if why else builder.find_failure(mutant.tests, settings)
     if test is not None:
         return f"noticed by {test.name}: {how}", not mutant.survives
     if how:
@@ -92,20 +98,31 @@ def parse_arguments():
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, by chance")
     parser.add_argument("--seed", type=int, default=time.time_ns() % 10**6, help="of the sample")
     parser.add_argument("--only", nargs="+", default=[""], metavar="PART", help="of their names")
+    parser.add_argument("--files", nargs="+", default=[""], metavar="PART", help="of the names of their sources")
     parser.add_argument("--list", action="store_true", help="what there is")
     parser.add_argument("--check", action="store_true", help="only whether each fits the code")
     parser.add_argument("--quick", action="store_true", help="only the first test of each")
     parser.add_argument("--build", type=pathlib.Path, metavar="FOLDER", help="only kernels and Python, by the tests here")
+    parser.add_argument("--matrix", nargs="+", metavar="TEST", help="which case of these notices which mutant")
+    parser.add_argument("--to", type=pathlib.Path, metavar="FILE", help="the matrix's table, of build/mutants to begin with")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="of the compiler")
     return parser.parse_args()
 
 
+def make_matrix(mutants, selected, options):
+    tests = [test for text in options.matrix for test in parse_tests(text, "--matrix")]
+    path = options.to or SOURCE / f"build/mutants/matrix_{'_'.join(test.name for test in tests)}.csv"
+    return lambda builder: run_matrix(mutants, {mutant.name for mutant in selected}, tests, builder, path.absolute())
+
+
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also if it was begun in the background
     options = parse_arguments()
-    mutants = [mutant for mutant in read_mutants() if any(part in mutant.name for part in options.only)
+    all_mutants = sorted(read_mutants(), key=lambda one: (one.file, one.name))
+    mutants = [mutant for mutant in all_mutants if any(part in mutant.name for part in options.only)
+               and any(part in mutant.file for part in options.files)
                and (mutant.is_of_kernel or mutant.is_of_package or not options.build)]
-    mutants.sort(key=lambda one: (one.file, one.name))
     if options.sample:
         print(f"a sample by seed {options.seed}")
         mutants = sorted(random.Random(options.seed).sample(mutants, min(options.sample, len(mutants))),
@@ -122,8 +139,9 @@ def main():
         return bool(misfits)
     for mutant in mutants if options.quick else []:
         del mutant.tests[1:]
+    work = make_matrix(all_mutants, mutants, options) if options.matrix else lambda builder: try_all(mutants, builder)
     if options.build:
-        return try_all(mutants, Builder(options.jobs, False, options.build))
+        return work(Builder(options.jobs, False, options.build))
     FOLDER.mkdir(parents=True, exist_ok=True)
     with open(FOLDER / "lock", "w") as lock:
         try:
@@ -132,7 +150,7 @@ def main():
             sys.exit(f"another one runs in {FOLDER}")
         changed = copy_tree()
         has_changed = any(pathlib.Path(name).name.startswith("meson") for name in changed)
-        return try_all(mutants, Builder(options.jobs, has_changed))
+        return work(Builder(options.jobs, has_changed))
 
 
 if __name__ == "__main__":
