@@ -24,8 +24,6 @@
 using namespace ps_shm;
 using namespace ps_shm::test;
 
-namespace {}  // namespace
-
 TEST_CASE("pull gives back the initial values, whatever the size") {
   Job job;
   Worker worker = job.join();
@@ -38,27 +36,6 @@ TEST_CASE("pull gives back the initial values, whatever the size") {
     CHECK(out.front() == 0.0F);
     CHECK(out.back() == float(size - 1));
   }
-}
-
-TEST_CASE("a scalar is a variable without axes") {
-  Job job;
-  Worker worker = job.join();
-  const Variable variable = worker.variable({.name = "s", .shape = {}, .rule = UpdateRule::kAdd, .layout = {}}, zero);
-  const float two = 2.0F;
-  worker.push(variable, {&two, 1});
-  float out = 0;
-  worker.pull(variable, {&out, 1});
-  CHECK(out == 2.0F);
-}
-
-TEST_CASE("SGD moves against the gradient at the job's rate") {
-  JobConfig config = config_of({.optimizer = {.lr = 0.5F}});
-  Server server(config);
-  Worker worker(options(config));
-  const Variable variable = worker.variable(vector_of(10, UpdateRule::kSgd), zero);
-  const std::vector<float> gradient(10, 2.0F);
-  worker.push(variable, gradient);
-  CHECK(pulled(worker, variable) == std::vector<float>(10, -1.0F));
 }
 
 TEST_CASE("moved objects continue to work, and their values are there as bytes and in the inspector") {
@@ -82,20 +59,6 @@ TEST_CASE("moved objects continue to work, and their values are there as bytes a
   CHECK_THROWS_WITH_AS(view.slot("v", "m"), doctest::Contains("variable 'v' has no slot 'm' of elements; it has none"),
                        Error);
   CHECK(server.global_step() == 0);
-}
-
-TEST_CASE("the schedule lowers the rate with the global step") {
-  Job job({.optimizer = {.lr = 1.0F, .schedule = Schedule::parse("exp:0.5:1")}});
-  Worker worker = job.join();
-  const Variable variable = worker.variable(vector_of(1, UpdateRule::kSgd), zero);
-  const float one = 1.0F;
-  float out = 0;
-  for (int step = 0; step < 3; ++step) {
-    worker.push(variable, {&one, 1});
-    worker.step();
-  }
-  worker.pull(variable, {&out, 1});
-  CHECK(out == -1.75F);
 }
 
 TEST_CASE("pushes of several workers are all applied") {
