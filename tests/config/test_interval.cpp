@@ -33,6 +33,7 @@ TEST_CASE("interval: an invalid one is refused with the accepted forms") {
     CAPTURE(text);
     CHECK_THROWS_AS(read_interval(text), Error);
   }
+  CHECK_THROWS_WITH_AS(read_interval("18446744073709551616steps"), "'18446744073709551616' is too large", Error);
   CHECK_THROWS_WITH_AS(read_interval("60"), "'60' is not an interval; write 60s, 5m or 1000steps", Error);
 }
 

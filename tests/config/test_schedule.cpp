@@ -91,6 +91,7 @@ TEST_CASE("a refusal names the part that cannot be read") {
   };
   CHECK(refusal("exp:x:3") == "learning-rate schedule 'exp:x:3': DECAY of exp must be above 0, not 'x'");
   CHECK(refusal("step:0.5:0") == "learning-rate schedule 'step:0.5:0': STEPS of step must be above 0, not '0'");
+  CHECK(refusal("exp:0.9x:3") == "learning-rate schedule 'exp:0.9x:3': DECAY of exp must be above 0, not '0.9x'");
   CHECK(refusal("warmup:10") == "learning-rate schedule 'warmup:10': '+SCHEDULE' is missing");
   CHECK(refusal("cosine:5:2").find("FLOOR of cosine must be from 0 to 1, not '2'") != std::string::npos);
   CHECK(refusal("exp:0.9:3:4").find("unexpected ':4'") != std::string::npos);

@@ -217,18 +217,6 @@ TEST_CASE("rounding: each rule computes what it does in float32, and then rounds
       }
 }
 
-TEST_CASE("rounding: an update does not depend on how the variable is divided") {
-  const Settings settings = settings_for(UpdateRule::kSgd, 0);
-  const std::vector<float> gradient = gradient_of(1);
-  Chunk whole = first_chunk(settings), next = whole, parts = whole;
-  apply(settings, {kRate, 3, 40}, next.stored.data(), whole.stored.data(), kStride, gradient.data(), 1.0F, kCount);
-  constexpr std::size_t kCut = 300;
-  apply(settings, {kRate, 3, 40}, parts.stored.data(), whole.stored.data(), kCut, gradient.data(), 1.0F, kCut);
-  apply(settings, {kRate, 3, 40 + kCut}, parts.stored.data() + kCut / 2, whole.stored.data() + kCut / 2, kStride,
-        gradient.data() + kCut, 1.0F, kCount - kCut);
-  CHECK(same_bits(next.used(), parts.used()));
-}
-
 TEST_CASE("rounding: assigned values are kept exactly, and the state follows as in float32") {
   for (const UpdateRule rule : versioned_rules())
     for (const float ema : {0.0F, 0.5F})
