@@ -56,9 +56,9 @@ void print_times(const char* what, const std::vector<std::uint64_t>& times) {
              percentile(times, 0.99) * 1e-6, percentile(times, 1) * 1e-6);
 }
 
-std::uint64_t copy_all(const Snapshot& snapshot, const Options& options, const bench::PrivateFloats& room) {
+std::uint64_t copy_all(const Snapshot& snapshot, const Options& options, const bench::PrivateFloats& buffer) {
   for (std::uint32_t i = 0; i < options.variables; ++i)
-    snapshot.copy(bench::variable_name(i), {room.data(), options.elements()});
+    snapshot.copy(bench::variable_name(i), {buffer.data(), options.elements()});
   return options.variables * options.elements() * sizeof(float);
 }
 
@@ -69,7 +69,7 @@ void measure_delays(const Options& options) {
   SharedBytes logs(2 * sizeof(PushLog));
   PushLog* const log = logs.as<PushLog>();
   for (std::uint32_t rank = 0; rank < 2; ++rank) job.add_trainer(rank, static_cast<int>(rank), log[rank]);
-  const bench::PrivateFloats room(options.elements());
+  const bench::PrivateFloats buffer(options.elements());
   JobView view(job.name());
   std::vector<Span> cuts, copies;
   double first = 0;
@@ -83,7 +83,7 @@ void measure_delays(const Options& options) {
       first = double(taken - begin) * 1e-6;
     else
       cuts.push_back({begin, taken});
-    copy_all(snapshot, options, room);
+    copy_all(snapshot, options, buffer);
     copies.push_back({round == 0 ? begin : taken, shm::now_ns()});
   }
   job.stop();
@@ -119,7 +119,7 @@ void measure_losses(const Options& options, double computing) {
   job.add_trainer(0, 0, *log, computing);
   bench::pin_to(1);
   JobView view(job.name());
-  const bench::PrivateFloats room(options.elements()), from(options.elements() * std::min(options.variables, 64U));
+  const bench::PrivateFloats buffer(options.elements()), from(options.elements() * std::min(options.variables, 64U));
   std::vector<std::vector<double>> rates(3), copied(3);
   for (std::uint32_t round = 0; round < options.rounds; ++round)
     for (std::size_t kind = 0; kind < 3; ++kind) {
@@ -129,10 +129,10 @@ void measure_losses(const Options& options, double computing) {
       if (kind == 0) usleep(1'000'000);
       while (kind == 1 && !is_over())
         for (std::uint64_t at = 0; at < from.size() && !is_over(); at += options.elements()) {
-          std::memcpy(room.data(), from.data() + at, options.elements() * sizeof(float));
+          std::memcpy(buffer.data(), from.data() + at, options.elements() * sizeof(float));
           bytes += options.elements() * sizeof(float);
         }
-      while (kind == 2 && !is_over()) bytes += copy_all(view.snapshot(), options, room);
+      while (kind == 2 && !is_over()) bytes += copy_all(view.snapshot(), options, buffer);
       const double seconds = double(shm::now_ns() - begin) * 1e-9;
       rates[kind].push_back(double(log->pushes - before) / seconds);
       copied[kind].push_back(double(bytes) / seconds);

@@ -411,17 +411,17 @@ void add_gradients(BundleClass& bundle) {
           "gradients",
           [](const Bundle& self) {
             require_gradients(self, "gradients");
-            nb::dict rooms;
+            nb::dict arrays;
             for (const NamedVariable& one : self.members) {
-              std::span<float> room;
+              std::span<float> gradient;
               {
                 const Turn turn(*one.rank);
-                room = one.rank->worker.gradient(one.variable);
+                gradient = one.rank->worker.gradient(one.variable);
               }
-              rooms[nb::cast(one.variable.name())] =
-                  as_array(room.data(), DType::kFloat32, one.shape, keep(one.rank), Use::kWrite);
+              arrays[nb::cast(one.variable.name())] =
+                  as_array(gradient.data(), DType::kFloat32, one.shape, keep(one.rank), Use::kWrite);
             }
-            return rooms;
+            return arrays;
           },
           nb::sig("def gradients(self) -> dict[str, numpy.typing.NDArray[numpy.float32]]"),
           R"(Returns a dict with an array for each variable's gradient by name, as Variable.gradient() does.

@@ -112,12 +112,12 @@ void assign(const NamedVariable& self, nb::handle values, bool reset) {
 
 nb::object gradient(const NamedVariable& self) {
   require_gradients(self, "gradient");
-  std::span<float> room;
+  std::span<float> gradient;
   {
     const Turn turn(*self.rank);
-    room = self.rank->worker.gradient(self.variable);
+    gradient = self.rank->worker.gradient(self.variable);
   }
-  return as_array(room.data(), DType::kFloat32, self.shape, keep(self.rank), Use::kWrite);
+  return as_array(gradient.data(), DType::kFloat32, self.shape, keep(self.rank), Use::kWrite);
 }
 
 nb::object view(const NamedVariable& self) {

@@ -44,13 +44,13 @@ nb::object shared_data(const WorkerHandle& self, const std::string& content, nb:
   SharedBytes block;
   {
     const Turn turn(*self.rank);
-    block = self.use().shared_data(content, [&](const auto& room) {
+    block = self.use().shared_data(content, [&](const auto& allocate) {
       with_python([&] {
         const Array array(load(), Use::kRead, "what `load` has returned");
         SharedHeader header{.dtype = static_cast<std::uint64_t>(array.dtype()), .axes = array.shape().size()};
         if (header.axes > std::size(header.extents)) throw nb::value_error("an array has at most 30 axes here");
         std::copy(array.shape().begin(), array.shape().end(), header.extents);
-        const std::span<std::byte> out = room(sizeof header + array.bytes().size());
+        const std::span<std::byte> out = allocate(sizeof header + array.bytes().size());
         std::memcpy(out.data(), &header, sizeof header);
         std::memcpy(out.data() + sizeof header, array.bytes().data(), array.bytes().size());
       });

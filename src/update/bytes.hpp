@@ -30,9 +30,9 @@ void fill_bytes(std::span<std::byte> out, DType dtype, DType array_dtype, Fill&&
     return;
   }
   if (are_floats(out)) return fill(std::span<float>(reinterpret_cast<float*>(out.data()), floats_for(out.size())));
-  std::vector<float> room(floats_for(out.size()));
-  fill(std::span<float>(room));
-  std::memcpy(out.data(), room.data(), out.size());
+  std::vector<float> floats(floats_for(out.size()));
+  fill(std::span<float>(floats));
+  std::memcpy(out.data(), floats.data(), out.size());
 }
 
 // The same for `count` values of a dtype that takes gradients, which lie in `out` as bytes: fill(values) gets float32.

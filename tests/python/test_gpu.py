@@ -28,8 +28,8 @@ class NotedLink:
 
     stream = 7
 
-    def __init__(self, bundle, places, rooms, log):
-        self.bundle, self.places, self.rooms, self.log = bundle, places, rooms, log
+    def __init__(self, bundle, places, sent, log):
+        self.bundle, self.places, self.sent, self.log = bundle, places, sent, log
 
     def pull(self):
         self.log.append("pull")
@@ -37,7 +37,7 @@ class NotedLink:
 
     def push(self):
         self.log.append("push")
-        self.bundle.push(self.rooms)
+        self.bundle.push(self.sent)
 
     def close(self):
         self.log.append("close")

@@ -104,7 +104,7 @@ class Box:
             self.blocks += self.parts[-1].blocks
         if not self.parts and not self.tables:
             raise ps_shm.Error(f"job '{options.job}' has no float32 variable or table whose changes could be exchanged")
-        self._room = np.empty(max((part.size for part in self.parts), default=0), np.float32)
+        self._buffer = np.empty(max((part.size for part in self.parts), default=0), np.float32)
 
     @property
     def step(self) -> int:
@@ -166,9 +166,9 @@ class Box:
                 begin, end = max(part.first, fragment.start), min(part.first + part.blocks, fragment.stop)
                 if begin >= end:
                     continue
-                room = self._room[: part.size]
-                snapshot.copy(part.name, room)
-                is_finite &= state.cut(room[(begin - part.first) * BLOCK : (end - part.first) * BLOCK], begin)
+                values = self._buffer[: part.size]
+                snapshot.copy(part.name, values)
+                is_finite &= state.cut(values[(begin - part.first) * BLOCK : (end - part.first) * BLOCK], begin)
             return snapshot.global_step, is_finite
 
     def last_cut(self, state: _core.BridgeState, from_base: bool) -> bool:

@@ -289,9 +289,9 @@ class Bridge:
         if not all(self.group.gather(has_it)):
             if not has_it:
                 self.state.set(ready=None)  # bridge.S2
-            room = self.state.sum[: record["bytes"]]
+            total = self.state.sum[: record["bytes"]]
             present = self.state.present
-            self.group.broadcast(room, position)
+            self.group.broadcast(total, position)
             self.group.broadcast(present, position)
             self.tables.share_sum(self.group, position, record["rows"])
         if self._checksum(record["bytes"], record["counted"], record["rows"]) != record["checksum"]:

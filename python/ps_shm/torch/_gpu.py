@@ -11,9 +11,9 @@ ALIGNMENT = 64  # in floats; a link requires this alignment of each tensor
 
 
 def _aligned(floats: int, device: torch.device) -> torch.Tensor:
-    room = torch.zeros(floats + ALIGNMENT, dtype=torch.float32, device=device)
-    begin = -(room.data_ptr() // room.element_size()) % ALIGNMENT
-    return room[begin : begin + floats]
+    memory = torch.zeros(floats + ALIGNMENT, dtype=torch.float32, device=device)
+    begin = -(memory.data_ptr() // memory.element_size()) % ALIGNMENT
+    return memory[begin : begin + floats]
 
 
 def _stream_of(link: Any, device: torch.device) -> Any:
@@ -43,11 +43,11 @@ class Gpu:
 
         self._parameters = parameters
         self._places = {name: view(self._values, name) for name in parameters}
-        self._rooms: Tensors = {name: view(self._gradients, name) for name in parameters}
+        self._sent: Tensors = {name: view(self._gradients, name) for name in parameters}
         with torch.cuda.device(self._device):
             self._link = bundle.link(
                 [t.data_ptr() for t in self._places.values()],
-                [t.data_ptr() for t in self._rooms.values()],
+                [t.data_ptr() for t in self._sent.values()],
                 device=self._device.index or 0,
                 wire=wire,
             )
@@ -55,8 +55,8 @@ class Gpu:
 
     def push(self, gradients: list[torch.Tensor]) -> None:
         """Pushes the gradients, one for each parameter in its order."""
-        for room, gradient in zip(self._rooms.values(), gradients):
-            room.copy_(gradient.detach() if gradient.layout == torch.strided else gradient.detach().to_dense())
+        for buffer, gradient in zip(self._sent.values(), gradients):
+            buffer.copy_(gradient.detach() if gradient.layout == torch.strided else gradient.detach().to_dense())
         self._wait_for_current()
         with torch.cuda.device(self._device):  # the link changes the thread's current device
             self._link.push()

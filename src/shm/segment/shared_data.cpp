@@ -29,7 +29,7 @@ std::optional<SharedData> SharedData::try_attach(const JobSegments& job) {
   return data;
 }
 
-void SharedData::make(JobSegments& job, const std::string& content, const std::function<void(const Room&)>& load) {
+void SharedData::make(JobSegments& job, const std::string& content, const std::function<void(const Allocate&)>& load) {
   const std::string name = data_name(job.job());
   Segment segment;
   load([&](std::size_t bytes) {

@@ -28,8 +28,8 @@ class SharedData {
   // Makes the block. `load` is given a function that returns memory for a number of bytes. `load` calls it once and
   // fills that memory. Requires: the caller holds kLoaderByte, and there is no block yet. Throws Error if /dev/shm is
   // full, and what `load` throws; nothing is left behind then.
-  using Room = std::function<std::span<std::byte>(std::size_t bytes)>;
-  static void make(JobSegments& job, const std::string& content, const std::function<void(const Room&)>& load);
+  using Allocate = std::function<std::span<std::byte>(std::size_t bytes)>;
+  static void make(JobSegments& job, const std::string& content, const std::function<void(const Allocate&)>& load);
 
   // Whether the block was made for this content.
   bool is_of(const std::string& content) const noexcept;

@@ -22,16 +22,16 @@ class BatchStream {
   static constexpr std::size_t kSlots = 3;
 
   // The destination of a batch: batch_size x features floats, and batch_size labels.
-  struct Room {
+  struct Buffers {
     float* images;
     std::uint8_t* labels;
   };
 
   // Starts gathering. Throws ps_shm::Error if the data is empty or the batch size unusable.
-  // Requires: the data outlives the stream and does not change; so do `rooms`, which are kSlots buffers, or none: then
+  // Requires: the data outlives the stream and does not change; so do `buffers`, which are kSlots, or none: then
   // the stream allocates its own. The first `skipped` examples are skipped.
   BatchStream(const Dataset& data, std::size_t batch_size, std::uint64_t seed, unsigned rank,
-              std::span<const Room> rooms = {}, std::uint64_t skipped = 0);
+              std::span<const Buffers> buffers = {}, std::uint64_t skipped = 0);
 
   // The next batch_size examples, valid until the next call. Blocks only if gathering is behind.
   Batch next();
@@ -42,13 +42,13 @@ class BatchStream {
     std::vector<std::uint8_t> labels;
   };
 
-  void gather(const Room& room);
+  void gather(const Buffers& to);
 
   const Dataset& data_;
   const std::size_t batch_size_;
   ExampleOrder order_;  // used by the gathering thread only
   std::vector<Memory> memory_;
-  std::vector<Room> rooms_;
+  std::vector<Buffers> buffers_;
   PrefetchRing slots_;  // last member: it uses all of the above
 };
 

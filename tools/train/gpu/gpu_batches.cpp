@@ -75,10 +75,10 @@ void GpuBatches::fill_indices_ahead(std::uint64_t seed, unsigned rank, std::uint
 void GpuBatches::gather_ahead(std::uint64_t seed, unsigned rank, std::uint64_t skipped) {
   images_ = {cuda_, BatchStream::kSlots * examples_ * data_.features};
   labels_ = {cuda_, BatchStream::kSlots * examples_};
-  std::vector<BatchStream::Room> rooms;
+  std::vector<BatchStream::Buffers> buffers;
   for (std::size_t i = 0; i < BatchStream::kSlots; ++i)
-    rooms.push_back({images_.on_host() + i * examples_ * data_.features, labels_.on_host() + i * examples_});
-  batches_.emplace(data_, examples_, seed, rank, rooms, skipped);
+    buffers.push_back({images_.on_host() + i * examples_ * data_.features, labels_.on_host() + i * examples_});
+  batches_.emplace(data_, examples_, seed, rank, buffers, skipped);
 }
 
 void GpuBatches::prepare(std::size_t slot) {

@@ -10,10 +10,10 @@
 namespace ps_shm::train {
 namespace {
 
-std::vector<std::span<float>> rooms_of(const EngineParts& parts) {
-  std::vector<std::span<float>> rooms;
-  for (const Variable& variable : parts.variables) rooms.push_back(parts.worker.gradient(variable));
-  return rooms;
+std::vector<std::span<float>> gradient_buffers(const EngineParts& parts) {
+  std::vector<std::span<float>> buffers;
+  for (const Variable& variable : parts.variables) buffers.push_back(parts.worker.gradient(variable));
+  return buffers;
 }
 
 class CpuEngine final : public Engine {
@@ -21,9 +21,9 @@ class CpuEngine final : public Engine {
   CpuEngine(const EngineParts& parts, ParameterArrays& parameters)
       : parts_(parts),
         parameters_(parameters),
-        rooms_(rooms_of(parts)),
-        pushed_(rooms_.begin(), rooms_.end()),
-        gradients_(rooms_),
+        buffers_(gradient_buffers(parts)),
+        pushed_(buffers_.begin(), buffers_.end()),
+        gradients_(buffers_),
         batches_(parts.data, parts.batch(), parts.seed(), parts.worker.rank(), {}, parts.worker.examples_before()) {
     if (parts.has_local_steps()) local_.emplace(parts.worker, parts.model, parts.options);
   }
@@ -55,7 +55,7 @@ class CpuEngine final : public Engine {
  private:
   EngineParts parts_;
   ParameterArrays& parameters_;
-  std::vector<std::span<float>> rooms_;
+  std::vector<std::span<float>> buffers_;
   std::vector<std::span<const float>> pushed_;
   ParameterArrays gradients_;
   BatchStream batches_;

@@ -142,10 +142,10 @@ ParameterArrays::ParameterArrays(std::span<const ParameterSpec> specs) {
   }
 }
 
-ParameterArrays::ParameterArrays(std::span<const std::span<float>> rooms) {
-  for (const std::span<float> room : rooms) {
-    counts_.push_back(room.size());
-    arrays_.push_back(room.data());
+ParameterArrays::ParameterArrays(std::span<const std::span<float>> arrays) {
+  for (const std::span<float> array : arrays) {
+    counts_.push_back(array.size());
+    arrays_.push_back(array.data());
   }
 }
 

@@ -25,7 +25,7 @@ namespace ps_shm::train {
 class ParameterArrays {
  public:
   explicit ParameterArrays(std::span<const ParameterSpec> specs);
-  explicit ParameterArrays(std::span<const std::span<float>> rooms);  // in memory that outlives it
+  explicit ParameterArrays(std::span<const std::span<float>> arrays);  // in memory that outlives it
 
   std::size_t size() const { return arrays_.size(); }
   std::span<float> operator[](std::size_t i) { return {arrays_[i], counts_[i]}; }
