@@ -17,7 +17,7 @@
  *   - quorum 0: a rank that takes part in a step and publishes it is in its set, whatever the timing of deaths and
  *     leaving (barrier.B2)
  * Left out
- *   - the versioned slot under each chunk (slot.pml): reading a chunk is one step here, and so is its swap
+ *   - the versioned slot under each chunk (slot_scenes.cpp): reading a chunk is one step here, and so is its swap
  *   - memory orders, futex words and time-outs: a wait is a guard, so a missed wake-up would not show
  *   - live settings in the proposal (barrier.B8), Worker::barrier(), accumulators (tests/scenes/slot_scenes.cpp)
  *   - holders who die before they have joined for the first time: round 0 waits for someone else then, by design

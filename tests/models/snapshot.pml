@@ -18,7 +18,7 @@
  *   - the living never hang, neither on dead workers nor on dead snapshotters
  * Left out
  *   - memory orders, but for the store of snapshot.C2 that may stay behind the load of snapshot.C3
- *   - several spares and settling jointly (slot.pml); accumulators; time: patience may end at any moment
+ *   - several spares and settling jointly (slot_scenes.cpp); accumulators; time: patience may end at any moment
  *
  * Broken on purpose, one at a time
  *   NO_DRAIN      pushes of the new epoch do not wait for those of the old one (snapshot.C8)

@@ -6,7 +6,8 @@
 // in its history a store is placed. The explorer switches away from a fiber before each access to a contended word: one
 // that several fibers use and one of them stores to. Such words are discovered during the search, which then starts
 // over. Sequentially consistent fences, futexes and lock queries are points as well. After make_sequential() memory is
-// sequentially consistent, and an execution is determined by which fiber runs next: all interleavings are explored.
+// sequentially consistent, and an execution is determined by which fiber runs next: all interleavings are explored. With
+// switch_at_races() the words on which fibers race (races.hpp) are the contended ones.
 //
 // The search is depth-first and backtracks by running again from the start. A state that was visited before is not
 // explored again. A state consists of the part of the memory that can still be read, the
@@ -35,10 +36,11 @@
 #include <vector>
 
 #include "scenes/choices.hpp"
-#include "scenes/fiber_options.hpp"
+#include "scenes/fiber.hpp"
 #include "scenes/memory.hpp"
 #include "scenes/modelled_words.hpp"
 #include "scenes/mutation.hpp"
+#include "scenes/races.hpp"
 #include "scenes/state_hash.hpp"
 #include "shm/base/atomic.hpp"
 
@@ -55,6 +57,10 @@ class Explorer final : public shm::MemoryModel {
   void model(T* first, std::size_t count = 1) {
     words_.add(Region::of(first, count));
   }
+  template <class T>
+  void alias(T* other, T* place) {
+    words_.alias(other, place);
+  }
   // The check at the end depends on whether a fiber has died before or after an access to this word, so each is a point
   // even if one fiber alone uses it.
   void share(const void* word) { words_.share(word); }
@@ -68,11 +74,10 @@ class Explorer final : public shm::MemoryModel {
   void keep_apart(T* first, std::size_t count = 1) {
     apart_.push_back(Region::of(first, count));
   }
+  // Of all fibers together.
+  void limit_deaths(std::uint64_t most) { fibers_.limit_deaths(most); }
   void name(const void* word, std::string name) { words_.name(word, std::move(name)); }
-  void add(std::function<void()> body, const FiberOptions& options = {}) {
-    if (fibers_.size() == kMaxThreads) throw std::length_error("too many fibers");
-    fibers_.push_back({std::move(body), options, std::make_unique<std::byte[]>(kStackBytes)});
-  }
+  void add(std::function<void()> body, const FiberOptions& options = {}) { fibers_.add(std::move(body), options); }
   void at_start(std::function<void()> make) { start_ = std::move(make); }
   // The check finds the newest values in the words themselves.
   void at_end(std::function<void()> check) { check_ = std::move(check); }
@@ -80,6 +85,10 @@ class Explorer final : public shm::MemoryModel {
   // Treats memory as sequentially consistent: interleavings only.
   void make_sequential() { is_sequential_ = true, memory_.make_sequential(); }
   bool is_sequential() const noexcept { return is_sequential_; }
+  // In sequential memory, switches at accesses to words on which fibers race, and lets a fiber die before stores alone: fewer
+  // executions, of which each other one is a reordering. Checks then see the same if they are of the end, or of what a
+  // fiber itself has read.
+  void switch_at_races(bool only = true) { switches_at_races_ = only; }
   // Explores visited states again: many more executions, but no more states.
   void follow_all() { follows_all_ = true; }
   // Weakens the order at one location of the sources.
@@ -133,6 +142,15 @@ class Explorer final : public shm::MemoryModel {
   }
   // The current fiber has read `value` outside of modelled words.
   void saw(std::uint64_t value) { mix(fibers_[current_].history, value); }
+  // The current fiber goes on in one of `count` ways.
+  std::size_t pick(std::size_t count) {
+    const std::size_t taken = choose(count, true);
+    saw(taken);
+    return taken;
+  }
+  // How often the current fiber has died, and how often in a row it has polled while nobody has stored anything.
+  std::uint32_t deaths() const { return fibers_[current_].deaths; }
+  std::uint64_t idle_polls() const { return fibers_[current_].idle_polls; }
   // A point without an access to a modelled word.
   void pause() {
     if (current_ == kNone) return;
@@ -164,7 +182,7 @@ class Explorer final : public shm::MemoryModel {
     const std::size_t word = come_to(place, bytes, true);
     order = weakened(mutation_, site, order, Operation::kStore);
     memory_.store(current_, word, desired, order, chooser());
-    ++stores_;
+    note_store(word);
     pass();
     tell(site, word, "stores", desired);
   }
@@ -182,7 +200,7 @@ class Explorer final : public shm::MemoryModel {
       return true;
     };
     memory_.exchange(current_, word, seen, order, order, apply, chooser());
-    ++stores_;
+    note_store(word);
     learn(seen);
     tell(site, word, "changes", seen);
     return seen;
@@ -195,13 +213,13 @@ class Explorer final : public shm::MemoryModel {
     const std::uint64_t wanted = expected;
     const auto apply = [&](std::uint64_t value, std::uint64_t& out) { return out = desired, value == wanted; };
     const bool won = memory_.exchange(current_, word, expected, order, failure, apply, chooser());
-    stores_ += won;
+    if (won) note_store(word);
     learn(expected);
     tell(site, word, won ? "exchanges" : "fails to exchange", won ? desired : expected);
     return won;
   }
   void fence(std::memory_order order, const shm::Site& site) override {
-    if (order == std::memory_order_seq_cst) point();
+    if (order == std::memory_order_seq_cst && !is_at_races_) point();
     order = weakened(mutation_, site, order, Operation::kFence);
     if (order != std::memory_order_relaxed) memory_.fence(current_, order);
     pass();
@@ -222,29 +240,32 @@ class Explorer final : public shm::MemoryModel {
   void wake(const void* place) override {
     const std::size_t word = come_to(place, 4, false);
     memory_.fence(current_, std::memory_order_seq_cst);
-    for (Fiber& fiber : fibers_)
-      if (fiber.sleeps_on == word) fiber.sleeps_on = kNone;
+    fibers_.wake(word);
     pass();
     tell({}, word, "wakes", 0);
   }
 
+  // Polls between which nobody has stored anything are counted, as the task may give up after so many. In sequential memory
+  // the first of them is in vain; on weak memory it may read newer messages than the one before.
+  void poll(bool is_first, std::uint64_t state) override {
+    const std::uint64_t most = is_sequential_ ? 1 : Memory::kMostRepeats;
+    Fiber& fiber = fibers_[current_];
+    fiber.poll(is_first, stores_, most);
+    mix(fiber.history, state), mix(fiber.history, is_sequential_ ? fiber.idle_polls : std::min(fiber.idle_polls, most));
+  }
+
   std::optional<bool> is_held(std::uint32_t byte) override {
-    const auto has_it = [&](const Fiber& fiber) { return fiber.options.byte == byte; };
-    if (current_ == kNone || std::none_of(fibers_.begin(), fibers_.end(), has_it)) return std::nullopt;
+    if (current_ == kNone || !fibers_.have(byte)) return std::nullopt;
     point();
-    const bool is_held = std::any_of(fibers_.begin(), fibers_.end(), [&](const Fiber& fiber) {
-      return has_it(fiber) && !fiber.is_over() && (fiber.has_begun || fiber.options.after == 0);
-    });
+    const bool is_held = fibers_.hold(byte);
     for (std::size_t i = 0; i < fibers_.size(); ++i)
-      // ordered by the kernel's lock
-      if (has_it(fibers_[i]) && fibers_[i].is_over() && !is_held) memory_.follow(current_, i);
+      if (fibers_[i].options.byte == byte && !is_held) follow(current_, i);  // ordered by the kernel's lock
     learn(is_held);
     return is_held;
   }
 
  private:
-  static constexpr std::size_t kStackBytes = 128 << 10;
-  static constexpr std::size_t kNone = ~std::size_t{0};
+  static constexpr std::size_t kNone = Fiber::kNone;
   static constexpr std::size_t kTooLong = 20000;  // choices: far beyond the longest execution
 
   // Makes the choices for the memory.
@@ -254,18 +275,6 @@ class Explorer final : public shm::MemoryModel {
   };
   Chooser chooser() { return {this}; }
 
-  struct Fiber {
-    std::function<void()> body;
-    FiberOptions options;
-    std::unique_ptr<std::byte[]> stack;
-    ucontext_t context = {};
-    std::vector<std::byte> apart = {};
-    std::uint64_t history = 0, reads = 0, reads_since = 0;
-    bool has_begun = false, has_passed = false, has_ended = false, is_dead = false;
-    bool has_looked = false;  // after a death
-    std::size_t sleeps_on = kNone;
-    bool is_over() const noexcept { return has_ended || is_dead; }
-  };
   // ---- words
 
   std::size_t word_at(const void* place, std::size_t bytes) {
@@ -282,8 +291,24 @@ class Explorer final : public shm::MemoryModel {
     word.users |= 1U << current_;
     if (stores) word.writers |= 1U << current_;
     has_grown_ = has_grown_ || was_contended != word.is_contended();
-    if (word.is_contended()) point();
+    fibers_[current_].is_before_store = stores;
+    const bool may_leave_it = fibers_[current_].options.may_die && stores;  // others find what a death leaves
+    if (word.is_raced || (word.is_contended() && (!is_at_races_ || may_leave_it)))
+      point(!word.is_raced && is_at_races_ && !fibers_.have_bytes());
+    if (word.is_raced)
+      races_.read(current_, number);
+    else if (is_at_races_ && races_.access(current_, number, stores))
+      word.is_raced = has_grown_ = true;
     return number;
+  }
+  void note_store(std::size_t word) {
+    ++stores_;
+    if (words_[word].is_raced) races_.store(current_, word);
+  }
+
+  void follow(std::size_t later, std::size_t earlier) {
+    memory_.follow(later, earlier);
+    races_.follow(later, earlier);
   }
 
   // The current fiber has advanced by a step without reading.
@@ -312,6 +337,7 @@ class Explorer final : public shm::MemoryModel {
     choices_.clear(), visited_.clear();
     words_.note();
     for (Region& region : remembered_) region.note();
+    is_at_races_ = switches_at_races_ && is_sequential_;
     shm::g_memory_model = this;
   }
   Explored end_search() {
@@ -333,14 +359,11 @@ class Explorer final : public shm::MemoryModel {
     for (std::size_t i = 0; i < words_.size(); ++i) first.push_back(words_[i].first);
     memory_.reset(first);
     choices_.begin_execution();
+    races_.reset();
+    fibers_.reset();
     stores_ = 0, current_ = kNone;
-    for (Fiber& fiber : fibers_) {
-      fiber.history = 0, fiber.reads = 0, fiber.reads_since = 0, fiber.sleeps_on = kNone;
-      fiber.has_looked = false;
-      fiber.has_begun = fiber.has_passed = fiber.has_ended = fiber.is_dead = false;
-    }
     start_();
-    if (const std::size_t next = choose_next(); next != kNone) go_to(next, main_);
+    for (std::size_t next = choose_next(); next != kNone; next = std::exchange(anew_, kNone)) go_to(next, main_);
     current_ = kNone;
   }
 
@@ -351,10 +374,10 @@ class Explorer final : public shm::MemoryModel {
     if (next != kNone && !std::exchange(fibers_[next].has_begun, true)) {
       Fiber& fiber = fibers_[next];
       for (std::size_t i = 0; i < fibers_.size(); ++i)
-        if ((fiber.options.after >> i & 1) != 0) memory_.follow(next, i);
+        if ((fiber.options.after >> i & 1) != 0) follow(next, i);
       fiber.context = blank_;
       fiber.context.uc_stack.ss_sp = fiber.stack.get();
-      fiber.context.uc_stack.ss_size = kStackBytes;
+      fiber.context.uc_stack.ss_size = Fiber::kStackBytes;
       running_ = this;
       makecontext(
           &fiber.context, [] { running_->run_body(); }, 0);
@@ -369,49 +392,41 @@ class Explorer final : public shm::MemoryModel {
     go_to(choose_next(), fiber.context);
   }
 
-  // The first step runs from the start of the fiber through its first point to the second one.
-  void point() {
-    if (std::exchange(fibers_[current_].has_passed, true)) switch_away();
+  // The first step runs from the start of the fiber through its first point to the second one. `is_own`: only the fiber
+  // itself goes on, or dies.
+  void point(bool is_own = false) {
+    if (std::exchange(fibers_[current_].has_passed, true)) switch_away(is_own);
   }
-  void switch_away() {
-    const std::size_t self = current_, next = choose_next();
-    if (next != self) go_to(next, fibers_[self].context);
+  void switch_away(bool is_own = false) {
+    const std::size_t self = current_, next = choose_next(is_own);
+    const bool begins_anew = next == self && !fibers_[self].has_begun;  // on the stack on which this runs
+    if (begins_anew) anew_ = self;
+    if (next != self || begins_anew) go_to(begins_anew ? kNone : next, fibers_[self].context);
   }
 
   // ---- the search
 
   // Returns the fiber that takes the next step, or none once the execution is over.
-  std::size_t choose_next() {
-    for (;;) {
+  std::size_t choose_next(bool is_own = false) {
+    for (;; is_own = false) {
       if (!found_.failure.empty()) return kNone;
-      const bool is_explored = choices_.is_new() && !choices_.is_random() && !visited_.insert(state()).second;
+      const bool is_explored = choices_.is_new() && !choices_.is_random() && !visited_.insert(state(is_own)).second;
       if (is_explored && !follows_all_) return kNone;
       std::array<std::uint32_t, 2 * kMaxThreads> choices;
-      const std::size_t count = find_choices(choices);
-      if (count == 0 && wake_after_death()) continue;
+      const std::size_t count = fibers_.find_choices(choices, current_, stores_, is_own, is_at_races_);
+      if (count == 0 && fibers_.wake_after_death()) continue;
       if (count == 0) return end_execution(is_explored), kNone;
       if (choices_.depth() >= kTooLong) return fail("goes on for ever"), kNone;
       const std::uint32_t choice = choices[choose(count, false)];
       if (choice < fibers_.size()) return choice;
-      fibers_[choice - fibers_.size()].is_dead = true;
+      fibers_.die(choice - fibers_.size());
     }
-  }
-
-  // A death wakes no sleeper, but each wait has slices (waiting.W2): sleepers check once more.
-  bool wake_after_death() {
-    if (std::none_of(fibers_.begin(), fibers_.end(), [](const Fiber& fiber) { return fiber.is_dead; })) return false;
-    bool wakes = false;
-    for (Fiber& fiber : fibers_)
-      if (!fiber.is_over() && fiber.sleeps_on != kNone && !std::exchange(fiber.has_looked, true))
-        fiber.sleeps_on = kNone, wakes = true;
-    return wakes;
   }
 
   void end_execution(bool is_explored) {
     found_.longest = std::max<std::uint64_t>(found_.longest, choices_.depth());
     current_ = kNone;
-    for (const Fiber& fiber : fibers_)
-      if (fiber.sleeps_on != kNone && !fiber.is_dead) return fail("sleeps, and nobody wakes it");
+    if (fibers_.sleep()) return fail("sleeps, and nobody wakes it");
     found_.ends += !is_explored;
     for (std::size_t i = 0; i < words_.size(); ++i) {
       const std::uint64_t value = memory_.newest(i);
@@ -427,42 +442,22 @@ class Explorer final : public shm::MemoryModel {
     return taken;
   }
 
-  // Continues with the running fiber first, as that needs no switch.
-  std::size_t find_choices(std::array<std::uint32_t, 2 * kMaxThreads>& choices) const {
-    std::uint32_t over = 0, can_go = 0, polls = 0, deaths = 0;
-    for (std::size_t i = 0; i < fibers_.size(); ++i) over |= fibers_[i].is_over() ? 1U << i : 0;
-    for (std::size_t i = 0; i < fibers_.size(); ++i) {
-      const Fiber& fiber = fibers_[i];
-      if (fiber.is_over() || (fiber.options.after & ~over) != 0) continue;
-      if (fiber.options.may_die) deaths |= 1U << (fibers_.size() + i);
-      if (fiber.sleeps_on != kNone) continue;
-      const bool is_idle =
-          fiber.options.patience != 0 && fiber.reads > fiber.options.patience && fiber.reads_since == stores_;
-      (is_idle ? polls : can_go) |= 1U << i;
-    }
-    std::size_t count = 0;
-    const std::uint32_t open = (can_go != 0 ? can_go : polls) | deaths;
-    if (current_ < fibers_.size() && (open >> current_ & 1) != 0)
-      choices[count++] = static_cast<std::uint32_t>(current_);
-    for (std::uint32_t i = 0; i < 2 * fibers_.size(); ++i)
-      if (i != current_ && (open >> i & 1) != 0) choices[count++] = i;
-    return count;
-  }
-
-  std::uint64_t state() const {
+  std::uint64_t state(bool is_own) const {
     StateHash state(memory_, words_, is_sequential_);
+    mix(state.hash, is_own ? current_ : kNone);
     for (std::size_t i = 0; i < fibers_.size(); ++i)
       if (!fibers_[i].is_over()) state.goes_on(i, !fibers_[i].has_begun && fibers_[i].options.after != 0);
     state.add_memory();
     for (std::size_t i = 0; i < fibers_.size(); ++i) {
       const Fiber& fiber = fibers_[i];
       mix(state.hash, (fiber.has_ended ? 1U : 0U) + (fiber.is_dead ? 2U : 0U) + (fiber.has_begun ? 4U : 0U) +
-                          (fiber.has_looked ? 8U : 0U));
-      if (fiber.is_over() && !is_followed(i)) continue;
+                          (fiber.has_looked ? 8U : 0U) + 16 * fiber.deaths);
+      if (fiber.is_over() && !fibers_.is_followed(i)) continue;
       mix(state.hash, fiber.is_over() ? 0 : fiber.history);
       mix(state.hash, fiber.sleeps_on);
       state.add_thread(i);
       if (fiber.options.patience != 0) mix(state.hash, fiber.reads_since == stores_ ? fiber.reads : 0);
+      mix(state.hash, fiber.is_idle(stores_) ? 1 : 0);
     }
     for (const Region& region : remembered_)
       for (std::size_t at = 0; at < region.bytes; at += 8) {
@@ -472,22 +467,18 @@ class Explorer final : public shm::MemoryModel {
       }
     return state.hash;
   }
-  bool is_followed(std::size_t number) const noexcept {
-    return std::any_of(fibers_.begin(), fibers_.end(), [&](const Fiber& fiber) {
-      return fiber.options.byte || ((fiber.options.after >> number & 1) != 0 && !fiber.has_begun);
-    });
-  }
-
   static inline Explorer* running_ = nullptr;
 
   ModelledWords words_;
   std::vector<Region> remembered_, apart_;
   Memory memory_;
-  std::vector<Fiber> fibers_;
+  Races races_;
+  Fibers fibers_;
   std::function<void()> start_ = [] {}, check_ = [] {};
   ucontext_t main_ = {}, blank_ = {};
-  std::size_t current_ = kNone;
-  bool is_sequential_ = false, follows_all_ = false, has_grown_ = false;
+  std::size_t current_ = kNone, anew_ = kNone;
+  bool is_sequential_ = false, switches_at_races_ = false, is_at_races_ = false, follows_all_ = false;
+  bool has_grown_ = false;
   std::uint64_t stores_ = 0;
   Mutation mutation_;
   std::vector<std::string>* trace_ = nullptr;

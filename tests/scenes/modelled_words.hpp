@@ -19,6 +19,7 @@ struct ModelledWord {
   std::size_t bytes;
   std::uint64_t first;
   std::uint32_t users = 0, writers = 0;  // fibers, as bits
+  bool is_raced = false;                 // fibers race on it (races.hpp)
   bool is_contended() const noexcept { return writers != 0 && std::popcount(users) > 1; }
 };
 
@@ -69,6 +70,7 @@ class ModelledWords {
 
   // The number of the word; a new word gets the highest number.
   std::size_t number_of(const void* place, std::size_t bytes) {
+    if (const auto other = aliases_.find(place); other != aliases_.end()) place = other->second;
     const auto [found, is_new] = numbers_.try_emplace(place, words_.size());
     if (is_new) {
       words_.push_back({place, bytes, first_of(place, bytes)});
@@ -81,6 +83,12 @@ class ModelledWords {
   ModelledWord& operator[](std::size_t number) { return words_[number]; }
   const ModelledWord& operator[](std::size_t number) const { return words_[number]; }
 
+  // The word at `place`, in another mapping of the same memory.
+  template <class T>
+  void alias(T* other, T* place) {
+    aliases_[other] = place;
+    add(Region::of(other, 1));
+  }
   // Makes a word contended whoever uses it.
   void share(const void* place) { shared_.push_back(place); }
   void name(const void* place, std::string name) { names_[place] = std::move(name); }
@@ -104,6 +112,7 @@ class ModelledWords {
   };
   std::vector<Region> regions_;
   std::vector<const void*> shared_;
+  std::unordered_map<const void*, const void*> aliases_;
   std::vector<ModelledWord> words_;
   mutable std::vector<Known> known_ = std::vector<Known>(1 << 14);
   std::unordered_map<const void*, std::size_t> numbers_;

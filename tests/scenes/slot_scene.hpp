@@ -27,6 +27,7 @@ struct Shape {
   bool is_recovered = false;        // the words of free buffers are modelled as well
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
   bool is_in_place = false;         // pushes change chunks where they lie; of each block the first float is modelled
+  bool has_swaps = false;           // of these, each may be a swap as well
   bool has_one_log = false;         // each push begins with the first free buffer again, as after a recovery
 };
 
@@ -38,14 +39,16 @@ struct Log {
   std::uint32_t helped[2];  // four bits per step: how often the rank applied the step
   std::uint32_t contributed[2];
   // Only where memory is sequentially consistent: on a weak one, a pull may lack what was acknowledged before it.
-  std::uint32_t acknowledged[2];  // pushes, as bits
+  std::uint32_t acknowledged[2];    // pushes, as bits
+  std::uint32_t begun[2], done[2];  // pushes in place
   struct Pull {
     std::uint64_t version;
     std::uint32_t acknowledged, values, variable, is_there;  // acknowledged before the pull; its result
   } pulls[2][3];
 };
 
-inline constexpr std::uint64_t kInPlaceFloats = UndoLog::kBlock + 1;  // two blocks
+constexpr std::uint64_t floats_of_blocks(std::uint64_t blocks) noexcept { return (blocks - 1) * UndoLog::kBlock + 1; }
+inline constexpr std::uint32_t kAnyVariable = ~0U;  // of a push in place
 
 class SlotScene : public Scene {
  public:
@@ -85,7 +88,12 @@ class SlotScene : public Scene {
         explorer.name(&free_buffer.record, fmt::format("record {}.{}", rank, which));
       }
     explorer.remember(&log_);
-    for (const std::size_t which : {0U, 1U, 2U}) explorer.keep_apart(racing_scratch(which), 8);
+    explorer.switch_at_races();
+    for (const std::size_t which : {0U, 1U, 2U}) {
+      explorer.keep_apart(racing_scratch(which), 8);
+      for (std::size_t i = step(); shape.is_in_place && i < shape.floats; i += step())
+        explorer.keep_apart(racing_scratch(which) + i, 1);
+    }
     explorer.at_end([this] { check(); });
   }
 
@@ -95,7 +103,8 @@ class SlotScene : public Scene {
     next_push_ += static_cast<std::uint32_t>(targets.size());
     may_die_ = may_die_ || options.may_die;
     if (!options.may_die) certain_ |= ((1U << targets.size()) - 1) << first;
-    for (std::size_t i = 0; i < targets.size(); ++i) pushes_of_[targets[i]] |= 1U << (first + i);
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      if (targets[i] != kAnyVariable) pushes_of_[targets[i]] |= 1U << (first + i);
     explorer.add([this, rank, first, targets = std::move(targets)] { push_all(rank, first, targets); }, options);
     return *this;
   }
@@ -106,15 +115,15 @@ class SlotScene : public Scene {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
     if (!may_die) certain_ |= ((1U << targets.size()) - 1) << first;
-    for (std::size_t i = 0; i < targets.size(); ++i) pushes_of_[targets[i]] |= 1U << (first + i);
-    const std::uint64_t named = shape_.variables + job_.segments.lanes() * kFreeBuffersPerClass;
+    for (std::size_t i = 0; i < targets.size(); ++i)
+      if (targets[i] != kAnyVariable) pushes_of_[targets[i]] |= 1U << (first + i);
     explorer.add(
         [this, rank, first, locks = process.locks(), targets = std::move(targets)] {
           recover_buffers(job_.segments, rank, locks);
           explorer.forget();
           push_all(rank, first, targets);
         },
-        {.after = after, .may_die = may_die, .patience = 2 * (1 + 2 * named)});
+        {.after = after, .may_die = may_die});
     return *this;
   }
 
@@ -126,6 +135,7 @@ class SlotScene : public Scene {
       for (std::uint32_t i = 0; i < pulls; ++i) {
         float out[8] = {};
         Log::Pull& pull = log_.pulls[reader][i];
+        if (explorer.is_sequential() && i != 0) explorer.pause();
         pull.acknowledged = log_.acknowledged[variable];
         const std::uint64_t version = pull_once(variable, out);
         const auto values = static_cast<std::uint32_t>(out[0]);
@@ -143,23 +153,36 @@ class SlotScene : public Scene {
     return *this;
   }
 
-  // The same beside updates in place, each of which adds 1. The blocks may be of two versions, the first one newer, and such
-  // a copy counts as the version before. Beside a writer that may die, the second block may lack its push for ever.
+  // The same beside updates in place, each of which adds 1. It gets the blocks of a moment: those that a push changes first
+  // may be of the next version, and then the copy counts as the version before. A push that has died is in its first
+  // blocks alone.
   SlotScene& reader_in_place(std::uint32_t pulls) {
     explorer.add([this, pulls] {
-      std::uint64_t seen[2] = {};
+      std::uint64_t seen[2][kMostBlocks] = {};
       for (std::uint32_t i = 0; i < pulls; ++i) {
-        float out[kInPlaceFloats] = {};
-        std::uint64_t retries = 0;
-        const std::uint64_t version = variables_[0].pull_chunk(0, out, retries);
-        const std::uint64_t found[2] = {std::uint64_t(out[0]), std::uint64_t(out[UndoLog::kBlock])};
-        const std::uint64_t between = (version + 1) & kVersionMask;
-        const bool is_whole = found[0] == found[1] && version == found[0];
-        if (!is_whole && !may_die_ && (found[0] - found[1] > 1 || found[1] - between > 1 || found[0] - between > 1))
-          explorer.fail("a block of neither version");
-        if (found[0] < seen[0] || found[1] < seen[1]) explorer.fail("a later pull is older");
-        std::copy_n(found, 2, seen);
-        explorer.forget(version << 32 | found[0] << 16 | found[1] << 8 | i);
+        if (explorer.is_sequential() && i != 0) explorer.pause();
+        const std::size_t variable = shape_.variables > 1 ? explorer.pick(shape_.variables) : 0;
+        const std::uint32_t least = explorer.is_sequential() ? log_.done[variable] : 0;
+        float out[floats_of_blocks(kMostBlocks)] = {};
+        std::uint64_t retries = 0, hash = 0;
+        const std::uint64_t version = variables_[variable].pull_chunk(0, out, retries);
+        const std::uint64_t next = (version + 1) & kVersionMask;
+        bool is_whole = true;
+        for (std::size_t block = 0; block < blocks(); ++block)
+          is_whole = is_whole && std::uint64_t(out[block * UndoLog::kBlock]) == version;
+        for (std::size_t block = 0; block < blocks(); ++block) {
+          const auto found = std::uint64_t(out[block * UndoLog::kBlock]);
+          if (!is_whole && (may_die_ ? found > next + 1 : found - next > 1))
+            explorer.fail("a block of neither version");
+          if (block != 0 && found > std::uint64_t(out[(block - 1) * UndoLog::kBlock]))
+            explorer.fail("a block is newer than the one before it");
+          if (found < seen[variable][block]) explorer.fail("a later pull is older");
+          if (found < least) explorer.fail("a push that was over before the pull is missing");
+          seen[variable][block] = found;
+        }
+        for (const auto& of_variable : seen)
+          for (const std::uint64_t found : of_variable) hash = hash << 4 | found;
+        explorer.forget(hash << 8 | i);
       }
     });
     return *this;
@@ -217,7 +240,6 @@ class SlotScene : public Scene {
   }
   // Adds a fiber that recovers what the rank's last owner has left, and contributes to step 0 if that has not.
   SlotScene& successor_of_contributor(std::uint32_t rank, const JobSegments& process, std::uint32_t after) {
-    const std::uint64_t named = shape_.variables + job_.segments.lanes() * kFreeBuffersPerClass;
     explorer.add(
         [this, rank, locks = process.locks()] {
           recover_buffers(job_.segments, rank, locks);
@@ -225,7 +247,7 @@ class SlotScene : public Scene {
           FreeBuffers free_buffers(job_.segments, rank);
           contribute(0, free_buffers, rank, 0, false);
         },
-        {.after = after, .patience = 2 * (1 + 2 * named)});
+        {.after = after});
     return *this;
   }
   // Rank 0 contributes to the second variable and then to the first one, and rank 1's buffer moves between them.
@@ -309,7 +331,11 @@ class SlotScene : public Scene {
     for (std::uint32_t i = 0; i < targets.size(); ++i) {
       if (shape_.is_in_place) {
         FreeBuffers first_again(job_.segments, rank);
-        push_in_place(rank, targets[i], shape_.has_one_log ? first_again : free_buffers);
+        const std::uint32_t variable =
+            targets[i] == kAnyVariable ? std::uint32_t(explorer.pick(shape_.variables)) : targets[i];
+        ++log_.begun[variable];
+        push_in_place(rank, variable, shape_.has_one_log ? first_again : free_buffers);
+        ++log_.done[variable];
         explorer.forget(i << 8 | ++turn % kFreeBuffersPerClass);
         continue;
       }
@@ -324,7 +350,14 @@ class SlotScene : public Scene {
       if (log != nullptr) explorer.fail("an update that the model does not see");
       values[0] += 1;
     };
+    const auto add_all = [&](float* out, const float* in, std::uint64_t) {
+      for (std::size_t i = 0; i < shape_.floats; i += step()) out[i] = in[i] + 1;
+    };
     try {
+      if (shape_.has_swaps && explorer.pick(2) != 0) {
+        variables_[variable].push_chunk(0, free_buffers, {.rank = rank}, add_all);
+        return;
+      }
       if (!variables_[variable].try_push_in_place(0, free_buffers, {.rank = rank}, add))
         explorer.fail("no push in place");
     } catch (const Error& error) {
@@ -338,24 +371,25 @@ class SlotScene : public Scene {
     return variables_[variable].contribute(0, free_buffers, {rank, step}, again, sum);
   }
 
-  // Every block has all pushes that did not die, and at most one that did.
+  // Every block has all pushes that are over, and its version counts these and those that have died and are in it.
   void check_in_place() {
     for (std::uint32_t i = 0; i < shape_.variables; ++i) {
-      const std::uint64_t word = job_.word(*records_[i], 0).load_acquire();
+      const std::uint64_t word = job_.word(*records_[i], 0).load_acquire(), version = version_of(word);
       const BufferHeaderShm& buffer = job_.buffer(*records_[0], buffer_of(word));
       const auto* values = reinterpret_cast<const float*>(&buffer + 1);
-      const int certain = std::popcount(certain_ & pushes_of_[i]);
       for (std::size_t k = 0; k < shape_.floats; k += step())
-        if (values[k] < float(certain) || values[k] > float(version_of(word)))
+        if (values[k] < float(log_.done[i]) || values[k] > float(version) || (k != 0 && values[k] > values[k - step()]))
           explorer.fail("a push is lost or doubled");
-      if (!may_die_ && version_of(word) != std::uint64_t(certain)) explorer.fail("a version is missing");
-      if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version_of(word)))
+      if (version < log_.done[i] || version > log_.begun[i]) explorer.fail("a version is missing");
+      if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version))
         explorer.fail("the current buffer has another stamp");
     }
   }
 
   // Between the floats that are modelled.
   std::size_t step() const noexcept { return shape_.is_in_place ? UndoLog::kBlock : 1; }
+  std::size_t blocks() const noexcept { return (shape_.floats + UndoLog::kBlock - 1) / UndoLog::kBlock; }
+  static constexpr std::size_t kMostBlocks = 3;
 
   // At the end, the sum has all who have contributed.
   void check_sum(std::uint64_t step, bool is_end = false) {

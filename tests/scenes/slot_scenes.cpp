@@ -65,12 +65,26 @@ Made death_of_contributor(std::uint64_t floats) {
   return scene;
 }
 
-Made death_in_place(bool has_reader) {
-  Made scene = make({.floats = kInPlaceFloats, .ranks = 1, .is_recovered = true, .is_in_place = true});
+// The only writer, who changes chunks in place or swaps them, dies at any access, and so may its successors.
+struct DeathsInPlace {
+  std::uint64_t blocks = 2;
+  std::uint32_t variables = 1, pushes = 1, deaths = 1, pulls = 0;
+  bool has_swaps = false, has_one_log = false;
+};
+Made deaths_in_place(const DeathsInPlace& deaths) {
+  Made scene = make({.floats = floats_of_blocks(deaths.blocks),
+                     .variables = deaths.variables,
+                     .ranks = 1,
+                     .is_recovered = true,
+                     .is_in_place = true,
+                     .has_swaps = deaths.has_swaps,
+                     .has_one_log = deaths.has_one_log});
   scene->attach(kRankByte);
-  scene->writer(0, times(1), {.may_die = true});
-  scene->successor(0, scene->processes[0], times(1), 1);
-  if (has_reader) scene->reader_in_place(2);
+  const std::uint32_t variable = deaths.variables > 1 ? kAnyVariable : 0;
+  scene->writer(0, times(deaths.pushes, variable), {.may_die = true});
+  for (std::uint32_t death = 1; death <= deaths.deaths; ++death)
+    scene->successor(0, scene->processes[0], times(1, variable), (1U << death) - 1, death != deaths.deaths);
+  if (deaths.pulls != 0) scene->reader_in_place(deaths.pulls);
   return scene;
 }
 
@@ -92,7 +106,7 @@ std::vector<SceneCase> scenes_of_slots() {
   constexpr std::uint32_t kRound = kFreeBuffersPerClass + 2;  // pushes that use a free buffer again
   const Shape one{.floats = 1}, alone{.floats = 1, .ranks = 1}, two_floats{.floats = 2};
   const Shape chunks{.floats = 1, .variables = 2}, image{.floats = 1, .has_snapshot_point = true};
-  const Shape in_place{.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true};
+  const Shape in_place{.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true};
   return {
       scene_of("slot: two writers", one, Size::kSmall,
                [](SlotScene& scene) { scene.writer(0, times(2)).writer(1, times(1)); }),
@@ -120,8 +134,25 @@ std::vector<SceneCase> scenes_of_slots() {
       scene_of("slot: a writer goes round its logs in place while a reader sleeps", in_place, Size::kLarge,
                [](SlotScene& scene) { scene.writer(0, times(kFreeBuffersPerClass + 1)).reader_in_place(1); }),
       scene_of("slot: a writer in place comes back to a chunk with the same log while a reader sleeps",
-               {.floats = kInPlaceFloats, .ranks = 1, .is_in_place = true, .has_one_log = true}, Size::kLarge,
+               {.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true, .has_one_log = true}, Size::kLarge,
                [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(1); }),
+      scene_of("slot: a writer changes a chunk of three blocks in place or swaps it while a reader sleeps",
+               {.floats = floats_of_blocks(3), .ranks = 1, .is_in_place = true, .has_swaps = true, .has_one_log = true},
+               Size::kLarge, [](SlotScene& scene) { scene.writer(0, times(3)).reader_in_place(1); }),
+      scene_of("slot: a writer changes chunks in place or swaps them four times while a reader sleeps",
+               {.floats = floats_of_blocks(3), .ranks = 1, .is_in_place = true, .has_swaps = true, .has_one_log = true},
+               Size::kLarge, [](SlotScene& scene) { scene.writer(0, times(4)).reader_in_place(1); }),
+      scene_of("slot: a writer changes chunks in place or swaps them beside a reader that pulls twice",
+               {.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true, .has_swaps = true, .has_one_log = true},
+               Size::kLarge, [](SlotScene& scene) { scene.writer(0, times(3)).reader_in_place(2); }),
+      scene_of("slot: logs and buffers move between two chunks, in place and by swaps, while a reader sleeps",
+               {.floats = floats_of_blocks(2),
+                .variables = 2,
+                .ranks = 1,
+                .is_in_place = true,
+                .has_swaps = true,
+                .has_one_log = true},
+               Size::kLarge, [](SlotScene& scene) { scene.writer(0, times(3, kAnyVariable)).reader_in_place(1); }),
       scene_of("slot: two helpers apply the same steps", one, Size::kSmall,
                [](SlotScene& scene) { scene.helper(0, 2).helper(1, 2); }),
       scene_of("slot: two helpers apply the same steps beside a reader", two_floats, Size::kMedium,
@@ -158,7 +189,7 @@ std::vector<SceneCase> scenes_of_deaths() {
        [] { return recovery_scene({.pushes_of_other = 2}); }, Size::kMedium},
       {"deaths: a writer dies, and then its successor", [] { return death_of_successor(); }, Size::kMedium},
       {"deaths: a writer dies while two others go on, and its successor recovers", [] { return death_among_three(); },
-       Size::kLarge},
+       Size::kMedium},
       {"deaths: a writer dies while a reader sleeps, and its successor recovers",
        [] { return recovery_scene({.pulls = 1}); }, Size::kMedium},
       {"deaths: a writer of two chunks dies, which exchange their buffers, and its successor recovers",
@@ -180,9 +211,23 @@ std::vector<SceneCase> scenes_of_deaths() {
        Size::kMedium},
       {"deaths: a contributor dies, and its successor adds what is missing", [] { return death_of_contributor(1); },
        Size::kMedium},
-      {"deaths: a writer dies in place, and its successor recovers", [] { return death_in_place(false); }},
+      {"deaths: a writer dies in place, and its successor recovers", [] { return deaths_in_place({}); }},
       {"deaths: a writer dies in place beside a reader, and its successor recovers",
-       [] { return death_in_place(true); }, Size::kLarge},
+       [] { return deaths_in_place({.pulls = 2}); }, Size::kMedium},
+      {"deaths: a writer dies in place or in a swap beside a reader, and its successor recovers",
+       [] { return deaths_in_place({.blocks = 3, .pushes = 2, .pulls = 1, .has_swaps = true, .has_one_log = true}); },
+       Size::kLarge},
+      {"deaths: a writer dies in place or in a swap, and so does its successor",
+       [] { return deaths_in_place({.blocks = 3, .pushes = 2, .deaths = 2, .has_swaps = true, .has_one_log = true}); },
+       Size::kLarge},
+      {"deaths: a writer dies in place or in a swap beside a reader, and so does its successor",
+       [] { return deaths_in_place({.pushes = 2, .deaths = 2, .pulls = 1, .has_swaps = true, .has_one_log = true}); },
+       Size::kLarge},
+      {"deaths: a writer of two chunks dies in place or in a swap beside a reader, and its successor recovers",
+       [] {
+         return deaths_in_place({.variables = 2, .pushes = 2, .pulls = 1, .has_swaps = true, .has_one_log = true});
+       },
+       Size::kLarge},
   };
 }
 

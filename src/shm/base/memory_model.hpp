@@ -50,6 +50,8 @@ class MemoryModel {
   virtual void wake(const void* word) = 0;
   // Whether a task of the model holds that lock byte; nullopt if the kernel is to answer.
   virtual std::optional<bool> is_held(std::uint32_t byte) = 0;
+  // The task polls. Of what it has read since the first of these polls, its future depends on `state` alone.
+  virtual void poll(bool is_first, std::uint64_t state) = 0;
 
  protected:
   ~MemoryModel() = default;

@@ -16,6 +16,13 @@
 
 namespace ps_shm::shm {
 
+// For a model of memory: the task begins to try something, or tries again.
+inline void poll_in_model([[maybe_unused]] bool is_first, [[maybe_unused]] std::uint64_t state) {
+#if defined(PS_SHM_FAULT_POINTS)
+  if (MemoryModel* const model = model_of_fences()) model->poll(is_first, state);
+#endif
+}
+
 // The updating rank and its step, which go into the buffer's header, and the snapshot epoch of the update
 // (snapshot_point.hpp).
 struct UpdateLabel {

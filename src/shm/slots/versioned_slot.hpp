@@ -92,7 +92,8 @@ class VersionedVariable : public SingleWriterChunks {
   // update in place is the one before the last whole one. Lock-free; adds the number of repeats to `retries`.
   [[gnu::always_inline]] std::uint64_t pull_chunk(std::uint64_t chunk, float* out, std::uint64_t& retries,
                                                   std::uint64_t array = 0) const {
-    for (;; ++retries) {
+    for (bool is_first = true;; is_first = false, ++retries) {
+      poll_in_model(is_first, 0);
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
       racing_copy(out, parameters(buffer) + place_of(array), array_size(chunk, array));  // (slot.R2)
@@ -172,6 +173,7 @@ class VersionedVariable : public SingleWriterChunks {
   SwapResult push_chunk(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, Update&& update) {
     SwapResult result;
     for (;; ++result.retries) {
+      poll_in_model(result.retries == 0, result.retries);
       std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
       const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // slot.V4: slot.W6 checks it
       const auto compute = [&](float* out, const float* in) {
