@@ -1,12 +1,15 @@
 // Updates in place, age limits, and pulls of several variables as one state.
 #include <array>
+#include <memory>
+#include <optional>
 
 #include "scenes/slot_scene.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/slots/inplace_slot.hpp"
 #include "shm/steps/snapshot_point.hpp"
 #include "update/elements.hpp"
-#include "worker/age_limit.hpp"
+#include "worker/core.hpp"
+#include "worker/free_steps.hpp"
 
 namespace ps_shm::test {
 namespace {
@@ -74,64 +77,109 @@ class InplaceScene : public Scene {
   } log_ = {};
 };
 
-// Two workers with an age limit of one step, as FreeSteps has it, each of which makes two steps (steps.D1 to steps.D3).
+// Workers with an age limit, as FreeSteps has it, each of which makes some steps and pushes to two variables in each
+// (steps.D1 to steps.D3). In a step it may use the values of its last pull again.
 class AgeScene : public SlotScene {
  public:
-  AgeScene() : SlotScene({.floats = 1}) {
+  struct Limits {
+    std::uint32_t workers = 2, steps = 2, limit = 1;
+    bool pulls_always = true, has_values = true;
+  };
+  explicit AgeScene(const Limits& limits)
+      : SlotScene({.floats = 1, .variables = 2, .ranks = limits.workers}), limits_(limits) {
     explorer.model(&job_.segments.global_step());
     explorer.name(&job_.segments.global_step(), "global step");
     explorer.remember(&ages_);
-    for (std::uint32_t rank = 0; rank < 2; ++rank) explorer.add([this, rank] { make_steps(rank); });
+    for (std::uint32_t rank = 0; rank < limits.workers; ++rank) {
+      cores_[rank] = std::make_unique<WorkerCore>(WorkerOptions{}, job_.attach(), rank);
+      cores_[rank]->live.settings.stale_limit = limits.limit;
+      cores_[rank]->note_limits();
+      explorer.alias(&cores_[rank]->job.global_step(), &job_.segments.global_step());
+      explorer.add([this, rank] { make_steps(rank); });
+    }
+    explorer.at_start([this] {
+      for (std::uint32_t rank = 0; rank < limits_.workers; ++rank) steps_[rank].emplace(*cores_[rank]);
+    });
   }
   bool has_happened() const override { return has_dropped_; }
 
  private:
-  static constexpr std::uint32_t kSteps = 2;
+  static constexpr std::uint32_t kMostWorkers = 3;
 
+  std::uint32_t counted_by_others(std::uint32_t rank) const {
+    std::uint32_t counted = 0;
+    for (std::uint32_t other = 0; other < limits_.workers; ++other) counted += other == rank ? 0 : ages_.counted[other];
+    return counted;
+  }
   void make_steps(std::uint32_t rank) {
-    const std::uint32_t other = 1 - rank;
     FreeBuffers free_buffers(job_.segments, rank);
-    AgeLimit age;
-    for (std::uint32_t step = 0; step < kSteps; ++step) {
-      age.note_pull(job_.segments.steps_done());
-      float value = 0;
-      static_cast<void>(pull_once(0, &value));
-      const std::uint32_t counted = ages_.counted[other];
+    FreeSteps& mode = *steps_[rank];
+    std::uint32_t since_pull = 0, since_drop = 0;  // steps of others
+    bool may_pull_again = true;
+    for (std::uint32_t step = 0; step < limits_.steps; ++step) {
+      if (limits_.pulls_always || step == 0 || may_pull_again || explorer.pick(2) == 0) {
+        mode.note_pull();
+        since_pull = counted_by_others(rank);
+        explorer.saw(since_pull);
+        float value = 0;
+        if (limits_.has_values) static_cast<void>(pull_once(0, &value));
+      }
+      const bool drops = mode.drops_pushes();
+      const std::uint32_t counted = counted_by_others(rank);
       explorer.saw(counted);
-      age.decide(age.is_too_old(job_.segments.steps_done(), 1));
-      const std::uint32_t number = kSteps * rank + step;
-      if (age.drops()) {
-        if (++ages_.dropped[rank] > ages_.counted[other])
+      // On weak memory the step that it reads may be an old one.
+      if (explorer.is_sequential() && !drops && counted - since_pull >= limits_.limit)
+        explorer.fail("a gradient that is too old is applied");
+      const std::uint32_t number = limits_.steps * rank + step;
+      for (const std::uint32_t variable : {0U, 1U}) {
+        if (mode.drops_pushes() != drops) return explorer.fail("a step is applied in part");
+        if (drops) continue;
+        ages_.pushed[variable] |= 1U << number;
+        if (limits_.has_values) push_once(rank, free_buffers, variable, number);
+      }
+      static_cast<void>(mode.step());
+      if (drops) {
+        ++ages_.dropped[rank];
+        if (explorer.is_sequential() && counted_by_others(rank) <= since_drop)
           explorer.fail("dropped, and no other worker has come forward");
+        since_drop = counted_by_others(rank);
+        explorer.saw(since_drop);
       } else {
-        // On weak memory the step that it reads may be an old one.
-        if (explorer.is_sequential() && ages_.counted[other] != counted)
-          explorer.fail("a gradient that is too old is applied");
-        ages_.applied |= 1U << number;
-        push_once(rank, free_buffers, 0, number);
-        job_.segments.global_step().fetch_add_acq_rel(1);
         ++ages_.counted[rank];
       }
-      age.end_step(!age.drops());
+      may_pull_again = drops;
     }
   }
   void check() override {
-    const std::uint64_t counted = ages_.counted[0] + ages_.counted[1];
-    const std::uint64_t word = job_.word(*records_[0], 0).load_acquire();
-    float value = 0;
-    static_cast<void>(pull_once(0, &value));
-    if (value != float(ages_.applied)) explorer.fail("a dropped push has left something, or another one is missing");
-    if (version_of(word) != counted || job_.segments.steps_done() != counted)
-      explorer.fail("a dropped step is counted");
-    if (counted + ages_.dropped[0] + ages_.dropped[1] != 2 * kSteps || counted < kSteps) explorer.fail("both drop");
-    has_dropped_ |= counted != 2 * kSteps;
+    std::uint64_t counted = 0, dropped = 0;
+    for (std::uint32_t rank = 0; rank < limits_.workers; ++rank)
+      counted += ages_.counted[rank], dropped += ages_.dropped[rank];
+    for (const std::uint32_t variable : {0U, 1U}) {
+      float value = 0;
+      const std::uint64_t version = pull_once(variable, &value);
+      if (limits_.has_values && value != float(ages_.pushed[variable]))
+        explorer.fail("a dropped push has left something, or another one is missing");
+      if (limits_.has_values && version != counted) explorer.fail("a step is in one variable alone");
+      if (std::uint64_t(std::popcount(ages_.pushed[variable])) != counted) explorer.fail("a dropped step is counted");
+    }
+    if (job_.segments.steps_done() != counted) explorer.fail("a dropped step is counted");
+    if (counted + dropped != limits_.workers * limits_.steps || (explorer.is_sequential() && counted < limits_.steps))
+      explorer.fail("all drop");
+    has_dropped_ |= dropped != 0;
   }
 
   struct {
-    std::uint32_t counted[2], dropped[2], applied;
+    std::uint32_t counted[kMostWorkers], dropped[kMostWorkers], pushed[2];
   } ages_ = {};
+  Limits limits_;
+  std::array<std::unique_ptr<WorkerCore>, kMostWorkers> cores_;
+  std::array<std::optional<FreeSteps>, kMostWorkers> steps_;
   bool has_dropped_ = false;
 };
+
+SceneCase age_scene(std::string name, const AgeScene::Limits& limits, Size size = Size::kMedium) {
+  return {std::move(name), [limits] { return std::make_unique<AgeScene>(limits); }, size};
+}
 
 // Workers add the same to both variables, announced under their rank. One more pulls both as one state, and tries once
 // (state.R1 to state.R3).
@@ -185,7 +233,12 @@ std::vector<SceneCase> scenes_in_place() {
 
 std::vector<SceneCase> scenes_of_workers() {
   return {
-      {"ages: two workers with a limit of one step", [] { return std::make_unique<AgeScene>(); }, Size::kMedium},
+      age_scene("ages: two workers with a limit of one step", {}),
+      age_scene("ages: two workers that make three steps, not all of them with a pull",
+                {.steps = 3, .pulls_always = false, .has_values = false}),
+      age_scene("ages: two workers with a limit of two steps",
+                {.steps = 3, .limit = 2, .pulls_always = false, .has_values = false}),
+      age_scene("ages: three workers", {.workers = 3, .pulls_always = false, .has_values = false}),
       {"state: a pull of two variables beside two pushes", [] { return std::make_unique<StateScene>(1, 2); },
        Size::kMedium},
       {"state: a pull of two variables beside two workers", [] { return std::make_unique<StateScene>(2, 1); },
