@@ -6,7 +6,7 @@
 //   - each acknowledged push of the table that evicts nothing is in its row, exactly once,
 //   - each acknowledged push of the table that evicts is in a row that is there or in one that was evicted, exactly once,
 //   - a copy of each table that one process has kept by dumps all the time is the table,
-//   - the lists are sorted and have no key twice, and no row is lost once the hand has passed it,
+//   - the lists are sorted and have no key twice, and no row is lost once the sweep has passed it,
 //   - every process ends with exit code 0, and nothing of the job is left in /dev/shm.
 //
 //   table_matrix [--full] [--seed N] [--only TEXT]
@@ -394,7 +394,7 @@ class Tables {
     if (!job || !are_gone()) throw Error("the workers do not leave");
     TableStrike().arm_it(0);
     watch_evictions();
-    kept.expire(), few.expire();  // the hand passes each row
+    kept.expire(), few.expire();  // the sweep passes each row
     control_->is_tidy = true;
     std::vector<shm::Segment> segments = shm::find_tables(*job);
     if (segments.size() != 2 * holds_.parts) throw Error(fmt::format("there are {} tables", segments.size()));

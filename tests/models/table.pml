@@ -1,10 +1,10 @@
 /* Tables by key: rows that are found, made, pushed, pulled and evicted, and used again (docs/protocols.md, table).
  *
- * Lanes 1 and 2 are workers, lane 3 is a clock's hand. ROWS rows lie in one chain, for two keys. The workers push FIRST and
- * SECOND times: worker 1 either key, worker 2 the low one. A push that finds no free row is refused. The hand goes to a
+ * Lanes 1 and 2 are workers, lane 3 is a clock sweep. ROWS rows lie in one chain, for two keys. The workers push FIRST and
+ * SECOND times: worker 1 either key, worker 2 the low one. A push that finds no free row is refused. The sweep goes to a
  * row of its choice TURNS times, and evicts it or repairs what it finds there. The lane VICTIM is killed at any step, or
  * not at all, and followed by the next owner of its rank, who pushes once, or by nobody. When all have come to their end,
- * another hand goes around once and only repairs.
+ * another sweep goes around once and only repairs.
  *
  * The number in a word goes up with each change, so a compare-exchange succeeds if and only if the word has not changed
  * since it was read. Words are therefore modelled without the number: `fresh` has a bit for each copy of a word that a
@@ -16,25 +16,25 @@
  * twice, the rows hold what was pushed and not evicted, each row is in the chain or free, and all come to their end.
  *
  * With BUCKET a second way into the chain lies between the two keys, and is linked on first use. With PULL lane 2 is one who
- * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_HANDS lane 2 is another hand.
+ * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_HANDS lane 2 is another sweep.
  *
  * Not in the model: memory orders, but for what tests/scenes shows; rows that share a fence and a scan of pins; admission
  * and scores; growth, which table_growth.pml has; numbers that come round again.
  *
  * Broken on purpose, one at a time:
- *   NO_SCAN      the hand looks at no pins (table.E3, table.E4)
+ *   NO_SCAN      the sweep looks at no pins (table.E3, table.E4)
  *   OLD_DEAD     it looks who is alive before it seals the row (table.E3)
  *   NO_LOOK      a push does not look at the row that it has pinned (table.P3)
  *   NO_RESCUE    it goes on with a sealed row (table.P3)
  *   NO_PATH      a search does not look again at the word that led to a row (table.F2)
  *   NO_NUMBER    words have no number that goes up with each change
  *   EARLY_LIVE   a row is live before it is linked (table.I4)
- *   BLIND_NEW    the hand looks at no note where a row is complete (table.E1)
+ *   BLIND_NEW    the sweep looks at no note where a row is complete (table.E1)
  *   BLIND_FREE   nor where it is claimed (table.E1)
  *   LATE_NOTE    a row is claimed before it is noted (table.I1)
  *   STORED_CLAIM a row is claimed by a look and a store (table.I2)
  *   KEPT_NOTE    a lane that finds no free row leaves its note (table.I7)
- *   NEWER_WORD   the hand gives a row back from a word that it reads after its looks (table.E8)
+ *   NEWER_WORD   the sweep gives a row back from a word that it reads after its looks (table.E8)
  *   LATE_WORD    the word of a bucket is read after the search (table.G1)
  *   NO_SECOND_WORD  a pull does not look at the row's word again (table.R3)
  */
@@ -51,7 +51,7 @@
 #define TURNS 1
 #endif
 #ifndef EVICTS
-#define EVICTS true /* or the hand only repairs */
+#define EVICTS true /* or the sweep only repairs */
 #endif
 #ifndef VICTIM
 #define VICTIM 0
@@ -482,7 +482,7 @@ inline tend() {
 }
 
 #define IS_LAST (me == 4)
-/* The clock's hand; or, once all lanes have come to their end, the one that goes around once more. */
+/* The clock sweep; or, once all lanes have come to their end, the one that goes around once more. */
 proctype hand(byte me) {
   byte k, p, c = START, at, before, from, row, seen, other, rows, living;
   bool found, done, stays, evicts;

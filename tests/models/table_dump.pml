@@ -1,12 +1,12 @@
 /* Dumps of a table by key: a copy that is kept by dumps is the table (docs/protocols.md, table).
  *
- * One key, which lies in one of two rows or in none. Two lanes push it FIRST and SECOND times, a hand evicts it TURNS
+ * One key, which lies in one of two rows or in none. Two lanes push it FIRST and SECOND times, a sweep evicts it TURNS
  * times, and a dumper keeps a copy by DUMPS dumps meanwhile, each from the one before. The lane VICTIM (1, 2: who pushes;
- * 3: the hand; 4: the dumper) is killed at any step, or not at all, and followed by another one. The next dumper begins
+ * 3: the sweep; 4: the dumper) is killed at any step, or not at all, and followed by another one. The next dumper begins
  * with what the last dump that came to its end has left. When all have come to their end there is one more dump.
  *
  * A row has two elements, which a push updates and a dump copies one after the other. A word's number goes up with each
- * change: here a change makes the copies of the word void that others hold (`seal` of the hand, `same` of the dumper).
+ * change: here a change makes the copies of the word void that others hold (`seal` of the sweep, `same` of the dumper).
  *
  * Checked: at the end the copy has the key's row as it is. Only a row without an update may be missing.
  *
@@ -51,7 +51,7 @@ byte changed[3];
 byte pin[3];              /* of lanes 1 and 2 */
 byte epoch = 1;
 byte list[LISTED], listed;
-bool seal, same;          /* whether the word is still as the hand has sealed it, as the dumper has read it */
+bool seal, same;          /* whether the word is still as the sweep has sealed it, as the dumper has read it */
 bool alive[6], struck[6];
 byte over;
 byte since;               /* the dump that the copy is of */

@@ -344,7 +344,7 @@ inline claim() {
      :: else
      fi
   :: hint == 0 && rows_next < ROWS -> take_unused()
-  :: d_step { hint == 0 && rows_next >= ROWS ->  /* the hand */
+  :: d_step { hint == 0 && rows_next >= ROWS ->  /* the sweep */
        done = false; hint = 1;
        do
        :: hint <= ANY_FREE ->

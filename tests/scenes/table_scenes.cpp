@@ -159,7 +159,7 @@ class TableScene : public Scene, RowMaker {
     explorer.add([=, this] { push(lane, 1); }, {.may_die = true, .byte = kBytes + lane});
     return *this;
   }
-  // The clock's hand passes all rows; then the second key needs a row.
+  // The clock sweep passes all rows; then the second key needs a row.
   TableScene& tender(std::uint32_t lane) {
     explorer.add([=, this] {
       part_->tend(lanes_[lane], rows_.size());
@@ -349,7 +349,7 @@ std::vector<SceneCase> scenes_of_tables() {
           scene_with(
               "table: two pushes of a new key", [](TableScene& scene) { scene.two_pushers(1); }, Dumps::kNone,
               Size::kLarge),
-          scene_with("table: somebody dies who makes a row, and the clock's hand passes",
+          scene_with("table: somebody dies who makes a row, and the clock sweep passes",
                      [](TableScene& scene) { scene.dying(0).tender(1); }),
           kDumpBesidePush,
           kDumpBesideEviction,

@@ -255,7 +255,7 @@ TEST_CASE("table: rows that nobody has used for too long are gone") {
   CHECK(job.has(used[0]));
   CHECK(job.table.statistics().expired == 300);
   clock.advance(100 * test::kSecond);
-  for (const std::uint64_t key : some_keys(1000, 3)) job.push({key}, 1.0F);  // the hand takes the others, too
+  for (const std::uint64_t key : some_keys(1000, 3)) job.push({key}, 1.0F);  // the sweep takes the others, too
   CHECK(job.table.statistics().expired > 500);
 }
 

@@ -1,5 +1,5 @@
 // What a part of a table counts by chance: how often a row is used, and how often a key without a row was pushed; and
-// which rows the clock's hand evicts while others use them.
+// which rows the clock sweep evicts while others use them.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -195,7 +195,7 @@ TEST_CASE("table part: rows that were used often, and are no longer, fade while 
   for (const std::uint64_t key : hot) part.set_frequency(key, 160);
   part.tend(5'000);  // evicts nothing, and so leaves the counts
   for (const std::uint64_t key : hot) REQUIRE(part.frequency(key) == 160);
-  // 32 rows are evicted of 256 that the hand has passed, of which it takes a sixteenth from each eighth: about eight
+  // 32 rows are evicted of 256 that the sweep has passed, of which it takes a sixteenth from each eighth: about eight
   // times from each row.
   for (std::size_t i = 0; i < 4096; ++i) part.push(more[i]);
   std::uint32_t sum = 0;
@@ -320,7 +320,7 @@ TEST_CASE("table part: a lane remembers a bounded number of free rows") {
   CHECK(evicted < kRows / 2);
   for (int sweep = 0; sweep < 20; ++sweep) part.expire();
   CHECK(part.lane().free_rows.size() == evicted);
-  // The hand finds what is not remembered: all rows can be used again.
+  // The sweep finds what is not remembered: all rows can be used again.
   for (const std::uint64_t key : some_keys(kRows, 2)) REQUIRE(part.push(key));
   CHECK((*part).counted(shm::TableCounter::kEvicted) == kRows);
 }
