@@ -13,6 +13,8 @@
 #include "ps_shm/job_control.hpp"
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/worker.hpp"
+#include "shm/segment/directory.hpp"
+#include "shm/slots/inplace_slot.hpp"
 #include "support/job.hpp"
 #include "support/processes.hpp"
 #include "update/elements.hpp"

@@ -11,6 +11,7 @@
 #include "ps_shm/errors.hpp"
 #include "ps_shm/server.hpp"
 #include "shm/segment/directory.hpp"
+#include "shm/slots/versioned_slot.hpp"
 #include "shm/steps/barrier.hpp"
 #include "support/job.hpp"
 #include "support/sanitizers.hpp"

@@ -11,6 +11,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "ps_shm/worker.hpp"
+#include "shm/base/racing.hpp"
 #include "support/rows_job.hpp"
 
 using namespace ps_shm;
