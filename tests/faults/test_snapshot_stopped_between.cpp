@@ -13,9 +13,9 @@
 #include "ps_shm/server.hpp"
 #include "shm/base/fault_points.hpp"
 #include "shm/steps/snapshot_point.hpp"
+#include "support/fault_calls.hpp"
 #include "support/folder.hpp"
 #include "support/job.hpp"
-#include "support/looks.hpp"
 #include "support/manual_clock.hpp"
 
 using namespace ps_shm;
@@ -33,7 +33,7 @@ TEST_CASE("stopped between: a snapshot whose point a waiter has opened is taken 
   const ManualClock clock(ManualClock::Sleeps::kPass);
   job->worker(1).pushing.store_release(1);
   int points = 0;
-  const Looks watch([&](FaultPoint point) {
+  const FaultCalls watch([&](FaultPoint point) {
     if (point != FaultPoint::kSnapshotBegun) return;
     if (++points == 1)
       wait_until_open(*job, 2, 1);  // until the waiter runs out of patience, as if the taker were stopped here
@@ -58,7 +58,7 @@ TEST_CASE(
     make_step();
     const JobView view = job.view();
     int looks = 0;
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point != moment) return;
       ++looks;
       for (int more = 0; more < 3; ++more) make_step();
@@ -78,7 +78,7 @@ TEST_CASE("stopped between: a checkpoint counts no example whose push its snapsh
   Worker worker = job.join(0);
   worker.variable(vector_of(10), zero);
   worker.report(1.0, 32);
-  const Looks watch([&](FaultPoint point) {
+  const FaultCalls watch([&](FaultPoint point) {
     if (point == FaultPoint::kSnapshotBegun) worker.report(1.0, 64);
   });
   const std::string saved = Checkpoint::save(job.view(), folder.path());
@@ -95,7 +95,7 @@ TEST_CASE("stopped between: each snapshot contains all of a restore or nothing o
   Checkpoint::save(view, folder.path());
   for (const Variable& one : {first, second}) worker.assign(one, std::vector<float>(10, 1.0F));
   int looks = 0;
-  const Looks watch([&](FaultPoint point) {
+  const FaultCalls watch([&](FaultPoint point) {
     if (point != FaultPoint::kPushOver) return;
     const Snapshot snapshot = view.snapshot();
     std::vector<float> of_first(10), of_second(10);
@@ -124,7 +124,7 @@ TEST_CASE("stopped between: a pull of several variables never sees a part of a g
   const auto pull_beside_group = [&](int from, int to) {
     int accesses = 0;
     {
-      const Looks watch([](FaultPoint) {},
+      const FaultCalls watch([](FaultPoint) {},
                         [&](const void*) {
                           if (++accesses == from) group.emplace(pusher.group_pushes()), pusher.push(theirs[0], ones);
                           if (accesses == to) end_group();
@@ -164,7 +164,7 @@ TEST_CASE("stopped between: a step counted after a pull has begun makes its grad
       CAPTURE(moment);
       accesses = 0;
       {
-        const Looks watch([](FaultPoint) {},
+        const FaultCalls watch([](FaultPoint) {},
                           [&](const void*) {
                             if (++accesses == moment) other.push(theirs, ones), other.step();
                           });

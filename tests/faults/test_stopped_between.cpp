@@ -18,8 +18,8 @@
 #include "shm/segment/live_settings.hpp"
 #include "shm/segment/shared_data.hpp"
 #include "support/conservation.hpp"
+#include "support/fault_calls.hpp"
 #include "support/job.hpp"
-#include "support/looks.hpp"
 #include "support/manual_clock.hpp"
 #include "support/member.hpp"
 #include "support/sharded.hpp"
@@ -34,7 +34,7 @@ TEST_CASE("stopped between: a leaving worker keeps its lock byte until its last 
   const JobSegments others = job.attach();
   int looks = 0;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       CHECK(others.locks().is_held_by_other(kRankByte) == (point != FaultPoint::kLeaveReleased));
       CHECK(worker_state(others, 0) != WorkerState::kDead);
       ++looks;
@@ -60,7 +60,7 @@ TEST_CASE("stopped between: a first part is initialized last, and each part afte
   int looks = 0;
   bool has_values = false;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point < FaultPoint::kInitClaimed || point > FaultPoint::kInitDone) return;
       const std::vector<std::uint32_t> parts = directory.parts(directory.find("v"));
       has_values = has_values || point == FaultPoint::kInitValues;
@@ -85,7 +85,7 @@ TEST_CASE("stopped between: a gradient segment is recorded only once its name le
   REQUIRE(job);
   int noted = 0;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point > FaultPoint::kGradientCleared) return;  // a leaving worker unlinks it
       const std::uint64_t generation = job->worker(0).barriers[0].generation.load_acquire();
       if (generation == 0) return;
@@ -115,7 +115,7 @@ TEST_CASE(
   bool applies = false;
   int looks = 0;
   {
-    const Looks watch([&](FaultPoint point) { applies = applies || point == FaultPoint::kHelpRead; },
+    const FaultCalls watch([&](FaultPoint point) { applies = applies || point == FaultPoint::kHelpRead; },
                       [&](const void* word) {
                         std::uint64_t value = 0;
                         if (applies) std::memcpy(&value, word, sizeof(std::uint32_t));
@@ -138,7 +138,7 @@ TEST_CASE(
   const VariableShm& record = job.declare("v", 8);
   bool is_first = true;
   {
-    const Looks watch([](FaultPoint) {},
+    const FaultCalls watch([](FaultPoint) {},
                       [&](const void* word) {
                         if (word != &job.word(record, 0) || !std::exchange(is_first, false)) return;
                         const VariableShm& other = job.declare("w", 8);
@@ -176,7 +176,7 @@ TEST_CASE(
   bool is_used_again = false;
   int notes = 0;
   {
-    const Looks watch(
+    const FaultCalls watch(
         [&](FaultPoint point) {
           if (point != FaultPoint::kPushBuilding) return;
           const auto names = count_names(job.segments, {&values, &sums});
@@ -207,7 +207,7 @@ TEST_CASE("stopped between: a sleeping helper does not undo a later round (barri
   second.barrier.arrive(0);
   bool sleeps = false;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point != FaultPoint::kOpenReady || std::exchange(sleeps, true)) return;
       complete(first.barrier, 0);
       first.barrier.arrive(1);
@@ -227,7 +227,7 @@ TEST_CASE("stopped between: a sleeping decider takes no later round from a rank 
   for (Member* one : {&decider, &other}) one->barrier.arrive(1);
   int notes = 0;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point != FaultPoint::kDecideNoted || ++notes != 1) return;  // of `absent`; that of `late` comes after it
       complete(other.barrier, 1);
       for (Member* one : {&other, &late}) one->barrier.arrive(2);
@@ -251,7 +251,7 @@ TEST_CASE(
   std::optional<Server> second(std::in_place, config, ServerOptions{.task = 1});
   bool is_last = false;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point != FaultPoint::kTaskReleased) return;
       second.reset();  // which ends at the same moment
       is_last = name.segments().empty();
@@ -275,7 +275,7 @@ TEST_CASE("stopped between: a record that was published while another one was be
     bool is_first = true;
     std::uint32_t of_others = 0;
     {
-      const Looks watch([&](FaultPoint point) {
+      const FaultCalls watch([&](FaultPoint point) {
         if (point == moment && std::exchange(is_first, false))
           of_others = other.declare(spec(theirs.c_str()), 0, kRankByte).front();
       });
@@ -306,7 +306,7 @@ TEST_CASE(
     std::vector<std::uint32_t> missing;
     int left = accesses;
     {
-      const Looks watch([](FaultPoint) {},
+      const FaultCalls watch([](FaultPoint) {},
                         [&](const void*) {
                           if (left-- == 0) successor.emplace(job, 1);
                         });
@@ -332,7 +332,7 @@ TEST_CASE(
   const auto load = [&](const auto& room) { ++loads, room(1)[0] = std::byte{7}; };
   std::byte found{};
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point == FaultPoint::kDataTaken) SharedData::make(faster, "key", load);
     });
     found = worker.shared_data("key", load).bytes[0];
@@ -346,7 +346,7 @@ TEST_CASE("stopped between: a setter reads the settings only once it has the set
   bool has_byte = false;
   int before = 0, behind = 0;
   {
-    const Looks watch([&](FaultPoint point) { has_byte = has_byte || point == FaultPoint::kSetLocked; },
+    const FaultCalls watch([&](FaultPoint point) { has_byte = has_byte || point == FaultPoint::kSetLocked; },
                       [&](const void*) { ++(has_byte ? behind : before); });
     REQUIRE(try_change_live(job.segments, [](LiveSettings& settings) { settings.clip_norm = 2; }));
   }
@@ -361,7 +361,7 @@ TEST_CASE("stopped between: a variable is listed once all of its parts are decla
   const JobView view = job.view();
   int looks = 0;
   {
-    const Looks watch([&](FaultPoint point) {
+    const FaultCalls watch([&](FaultPoint point) {
       if (point < FaultPoint::kDeclareMade || point > FaultPoint::kDeclareNext) return;
       for (const VariableInfo& one : view.variables()) CHECK(one.parts.size() == 2);
       ++looks;

@@ -8,20 +8,20 @@
 
 namespace ps_shm::test {
 
-// Calls `look` at each fault point, and `access` before each load or store of a shared word.
-class Looks {
+// Calls `reached` at each fault point, and `access` before each load or store of a shared word.
+class FaultCalls {
  public:
-  using Look = std::function<void(shm::FaultPoint)>;
+  using Reached = std::function<void(shm::FaultPoint)>;
   using Access = std::function<void(const void*)>;
-  explicit Looks(
-      Look look, Access access = [](const void*) {}) {
-    look_ = std::move(look), access_ = std::move(access);
-    shm::g_fault_hooks.reached = [](shm::FaultPoint point) { quietly([&] { look_(point); }); };
+  explicit FaultCalls(
+      Reached reached, Access access = [](const void*) {}) {
+    reached_ = std::move(reached), access_ = std::move(access);
+    shm::g_fault_hooks.reached = [](shm::FaultPoint point) { quietly([&] { reached_(point); }); };
     shm::g_fault_hooks.before_access = [](const void* word, bool) { quietly([&] { access_(word); }); };
   }
-  ~Looks() { shm::g_fault_hooks = {}; }
-  Looks(const Looks&) = delete;
-  Looks& operator=(const Looks&) = delete;
+  ~FaultCalls() { shm::g_fault_hooks = {}; }
+  FaultCalls(const FaultCalls&) = delete;
+  FaultCalls& operator=(const FaultCalls&) = delete;
 
  private:
   // Accesses within a callback do not count.
@@ -30,7 +30,7 @@ class Looks {
     body();
     shm::g_fault_hooks = hooks;
   }
-  static inline Look look_;
+  static inline Reached reached_;
   static inline Access access_;
 };
 
