@@ -12,6 +12,7 @@
 
 #include "ps_shm/errors.hpp"
 #include "scenes/scenes.hpp"
+#include "scenes/slot_shape.hpp"
 #include "shm/base/racing.hpp"
 #include "shm/slots/recovery.hpp"
 #include "support/conservation.hpp"
@@ -21,38 +22,11 @@ namespace ps_shm::test {
 
 using namespace ps_shm::shm;
 
-struct Shape {
-  std::uint64_t floats = 2;
-  std::uint32_t variables = 1, ranks = 2;
-  bool is_recovered = false;        // the words of free buffers are modelled as well
-  bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
-  bool is_in_place = false;         // pushes change chunks where they lie; of each block the first float is modelled
-  bool has_swaps = false;           // of these, each may be a swap as well
-  bool has_one_log = false;         // each push begins with the first free buffer again, as after a recovery
-};
-
-// Every push adds a power of two of its own, so a value tells which pushes are in it. Each fiber writes to its own
-// part.
-struct Log {
-  // by variable and push: 1 + the version that the push was applied to; 0: it has not returned
-  std::uint64_t applied_to[2][12];
-  std::uint32_t helped[2];  // four bits per step: how often the rank applied the step
-  std::uint32_t contributed[2];
-  // Only where memory is sequentially consistent: on a weak one, a pull may lack what was acknowledged before it.
-  std::uint32_t acknowledged[2];    // pushes, as bits
-  std::uint32_t begun[2], done[2];  // pushes in place
-  struct Pull {
-    std::uint64_t version;
-    std::uint32_t acknowledged, values, variable, is_there;  // acknowledged before the pull; its result
-  } pulls[2][3];
-};
-
-constexpr std::uint64_t floats_of_blocks(std::uint64_t blocks) noexcept { return (blocks - 1) * UndoLog::kBlock + 1; }
-inline constexpr std::uint32_t kAnyVariable = ~0U;  // of a push in place
-
 class SlotScene : public Scene {
  public:
   explicit SlotScene(const Shape& shape) : shape_(shape) {
+    for (std::size_t i = 0; i < shape.floats; ++i)
+      if (!shape.is_in_place || i % UndoLog::kBlock < shape.of_block) modelled_.push_back(i);
     for (std::uint32_t i = 0; i < shape.variables; ++i) {
       records_.push_back(&job_.declare(i == 0 ? "v" : "w", shape.floats, 0,
                                        shape.is_in_place ? Layout::kSingleWriter : Layout::kVersioned));
@@ -65,6 +39,10 @@ class SlotScene : public Scene {
       explorer.model(&job_.word(*records_[i], 0));
       explorer.name(&job_.word(*records_[i], 0), fmt::format("word {}", i));
     }
+    for (std::uint32_t i = 0; shape.is_in_place && i < shape.variables; ++i) {
+      BufferHeaderShm& buffer = job_.buffer(*records_[i], buffer_of(job_.word(*records_[i], 0).load_relaxed()));
+      for (const std::size_t k : modelled_) reinterpret_cast<float*>(&buffer + 1)[k] = float(first_value(i, k));
+    }
     for (const auto& [number, names] : count_names(job_.segments, records())) {
       BufferHeaderShm& buffer = job_.buffer(*records_[0], number);
       explorer.model(&buffer.stamp);
@@ -73,7 +51,7 @@ class SlotScene : public Scene {
       explorer.name(&buffer.stamp, fmt::format("stamp {}", number));
       explorer.name(&buffer.included_steps, fmt::format("included {}", number));
       explorer.name(&buffer.contributors.bits[0], fmt::format("fork {}", number));
-      for (std::size_t i = 0; i < shape.floats; i += step()) {
+      for (const std::size_t i : modelled_) {
         explorer.model(reinterpret_cast<float*>(&buffer + 1) + i, 1);
         explorer.name(reinterpret_cast<float*>(&buffer + 1) + i, fmt::format("data {}.{}", number, i));
       }
@@ -91,8 +69,8 @@ class SlotScene : public Scene {
     explorer.switch_at_races();
     for (const std::size_t which : {0U, 1U, 2U}) {
       explorer.keep_apart(racing_scratch(which), 8);
-      for (std::size_t i = step(); shape.is_in_place && i < shape.floats; i += step())
-        explorer.keep_apart(racing_scratch(which) + i, 1);
+      for (const std::size_t i : modelled_)
+        if (i >= 8) explorer.keep_apart(racing_scratch(which) + i, 1);
     }
     explorer.at_end([this] { check(); });
   }
@@ -101,7 +79,6 @@ class SlotScene : public Scene {
   SlotScene& writer(std::uint32_t rank, std::vector<std::uint32_t> targets, const FiberOptions& options = {}) {
     const std::uint32_t first = next_push_;
     next_push_ += static_cast<std::uint32_t>(targets.size());
-    may_die_ = may_die_ || options.may_die;
     if (!options.may_die) certain_ |= ((1U << targets.size()) - 1) << first;
     for (std::size_t i = 0; i < targets.size(); ++i)
       if (targets[i] != kAnyVariable) pushes_of_[targets[i]] |= 1U << (first + i);
@@ -153,36 +130,23 @@ class SlotScene : public Scene {
     return *this;
   }
 
-  // The same beside updates in place, each of which adds 1. It gets the blocks of a moment: those that a push changes first
-  // may be of the next version, and then the copy counts as the version before. A push that has died is in its first
-  // blocks alone.
+  // The same beside updates in place.
   SlotScene& reader_in_place(std::uint32_t pulls) {
     explorer.add([this, pulls] {
-      std::uint64_t seen[2][kMostBlocks] = {};
       for (std::uint32_t i = 0; i < pulls; ++i) {
         if (explorer.is_sequential() && i != 0) explorer.pause();
         const std::size_t variable = shape_.variables > 1 ? explorer.pick(shape_.variables) : 0;
         const std::uint32_t least = explorer.is_sequential() ? log_.done[variable] : 0;
-        float out[floats_of_blocks(kMostBlocks)] = {};
-        std::uint64_t retries = 0, hash = 0;
-        const std::uint64_t version = variables_[variable].pull_chunk(0, out, retries);
-        const std::uint64_t next = (version + 1) & kVersionMask;
-        bool is_whole = true;
-        for (std::size_t block = 0; block < blocks(); ++block)
-          is_whole = is_whole && std::uint64_t(out[block * UndoLog::kBlock]) == version;
-        for (std::size_t block = 0; block < blocks(); ++block) {
-          const auto found = std::uint64_t(out[block * UndoLog::kBlock]);
-          if (!is_whole && (may_die_ ? found > next + 1 : found - next > 1))
-            explorer.fail("a block of neither version");
-          if (block != 0 && found > std::uint64_t(out[(block - 1) * UndoLog::kBlock]))
-            explorer.fail("a block is newer than the one before it");
-          if (found < seen[variable][block]) explorer.fail("a later pull is older");
-          if (found < least) explorer.fail("a push that was over before the pull is missing");
-          seen[variable][block] = found;
+        float out[floats_of_blocks(kMostBlocks, 2)] = {};
+        const std::uint64_t next = (pull_once(variable, out) + 1) & kVersionMask;
+        Log::PullInPlace& pull = log_.pulls_in_place[i];
+        pull = {1, std::uint8_t(variable), std::uint8_t(next), {}};
+        for (const std::size_t k : modelled_) {
+          const std::uint32_t updates = updates_in(out, variable, k);
+          if ((updates & least) != least) explorer.fail("a push that was over before the pull is missing");
+          pull.blocks[k / UndoLog::kBlock] = std::uint8_t(updates);
         }
-        for (const auto& of_variable : seen)
-          for (const std::uint64_t found : of_variable) hash = hash << 4 | found;
-        explorer.forget(hash << 8 | i);
+        explorer.forget(i);
       }
     });
     return *this;
@@ -335,7 +299,6 @@ class SlotScene : public Scene {
             targets[i] == kAnyVariable ? std::uint32_t(explorer.pick(shape_.variables)) : targets[i];
         ++log_.begun[variable];
         push_in_place(rank, variable, shape_.has_one_log ? first_again : free_buffers);
-        ++log_.done[variable];
         explorer.forget(i << 8 | ++turn % kFreeBuffersPerClass);
         continue;
       }
@@ -344,25 +307,40 @@ class SlotScene : public Scene {
     }
   }
 
+  // The update of version v adds 1 << v to each float.
   void push_in_place(std::uint32_t rank, std::uint32_t variable, FreeBuffers& free_buffers) {
-    const auto add = [&](float* values, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t,
+    const auto add = [&](float* values, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t version,
                          const UndoLog* log) {
       if (log != nullptr) explorer.fail("an update that the model does not see");
-      values[0] += 1;
+      for (std::uint32_t i = 0; i < shape_.of_block; ++i) values[i] += float(1U << version);
     };
-    const auto add_all = [&](float* out, const float* in, std::uint64_t) {
-      for (std::size_t i = 0; i < shape_.floats; i += step()) out[i] = in[i] + 1;
+    const auto add_all = [&](float* out, const float* in, std::uint64_t version) {
+      for (const std::size_t i : modelled_) out[i] = in[i] + float(1U << version);
     };
     try {
-      if (shape_.has_swaps && explorer.pick(2) != 0) {
-        variables_[variable].push_chunk(0, free_buffers, {.rank = rank}, add_all);
-        return;
-      }
-      if (!variables_[variable].try_push_in_place(0, free_buffers, {.rank = rank}, add))
-        explorer.fail("no push in place");
+      std::optional<SwapResult> result;
+      if (shape_.has_swaps && explorer.pick(2) != 0)
+        result = variables_[variable].push_chunk(0, free_buffers, {.rank = rank}, add_all);
+      else
+        result = variables_[variable].try_push_in_place(0, free_buffers, {.rank = rank}, add);
+      if (!result) return explorer.fail("no push in place");
+      log_.done[variable] |= 1U << result->version;
     } catch (const Error& error) {
       explorer.fail(error.what());
     }
+  }
+
+  // Of a float in place: which one it is. Updates add less.
+  std::uint32_t first_value(std::uint64_t variable, std::size_t k) const noexcept {
+    return std::uint32_t(1 + (variable * kMostBlocks + k / UndoLog::kBlock) * 2 + k % UndoLog::kBlock) << 8;
+  }
+  // The updates that are in it, as bits. All floats of a block have the same.
+  std::uint32_t updates_in(const float* values, std::uint64_t variable, std::size_t k) {
+    const float updates = values[k] - float(first_value(variable, k));
+    if (!(updates >= 0 && updates < 256)) return explorer.fail("another float's value"), 0;
+    if (k % UndoLog::kBlock != 0 && updates != values[k - 1] - float(first_value(variable, k - 1)))
+      explorer.fail("a block is torn");
+    return static_cast<std::uint32_t>(updates);
   }
 
   ContributeResult contribute(std::uint32_t variable, FreeBuffers& free_buffers, std::uint32_t rank, std::uint64_t step,
@@ -371,23 +349,47 @@ class SlotScene : public Scene {
     return variables_[variable].contribute(0, free_buffers, {rank, step}, again, sum);
   }
 
-  // Every block has all pushes that are over, and its version counts these and those that have died and are in it.
+  // Every block has all pushes that have returned. Those of the dead that are in the chunk are in its first blocks, and
+  // its version counts them as well.
   void check_in_place() {
     for (std::uint32_t i = 0; i < shape_.variables; ++i) {
       const std::uint64_t word = job_.word(*records_[i], 0).load_acquire(), version = version_of(word);
       const BufferHeaderShm& buffer = job_.buffer(*records_[0], buffer_of(word));
       const auto* values = reinterpret_cast<const float*>(&buffer + 1);
-      for (std::size_t k = 0; k < shape_.floats; k += step())
-        if (values[k] < float(log_.done[i]) || values[k] > float(version) || (k != 0 && values[k] > values[k - step()]))
-          explorer.fail("a push is lost or doubled");
-      if (version < log_.done[i] || version > log_.begun[i]) explorer.fail("a version is missing");
+      std::uint32_t blocks[kMostBlocks] = {};
+      for (const std::size_t k : modelled_) {
+        const std::uint32_t updates = updates_in(values, i, k);
+        blocks[k / UndoLog::kBlock] = updates;
+        if ((log_.done[i] & ~updates) != 0 || updates >> version != 0) explorer.fail("a push is lost or doubled");
+        if (k >= UndoLog::kBlock && (updates & ~blocks[k / UndoLog::kBlock - 1]) != 0)
+          explorer.fail("a push is in a block and not in the one before it");
+      }
+      if (version < std::uint64_t(std::popcount(log_.done[i])) || version > log_.begun[i])
+        explorer.fail("a version is missing");
       if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version))
         explorer.fail("the current buffer has another stamp");
+      std::uint32_t seen[kMostBlocks] = {};
+      for (const Log::PullInPlace& pull : log_.pulls_in_place)
+        if (pull.is_there != 0 && pull.variable == i) check_pull_in_place(pull, blocks, seen);
     }
   }
 
-  // Between the floats that are modelled.
-  std::size_t step() const noexcept { return shape_.is_in_place ? UndoLog::kBlock : 1; }
+  // A pull got the blocks of a moment: those of its version, or of the next one and then some of those that the update
+  // behind that one changes, the first ones. `blocks`: the updates that are in each at the end.
+  void check_pull_in_place(const Log::PullInPlace& pull, const std::uint32_t* blocks, std::uint32_t* seen) {
+    const std::uint32_t before = (1U << pull.next) - 1;
+    bool is_whole = true, is_between = true;
+    for (std::size_t block = 0; block < this->blocks(); ++block) {
+      const std::uint32_t found = pull.blocks[block];
+      is_whole = is_whole && found == (blocks[block] & before >> 1);
+      is_between = is_between && (found & before) == (blocks[block] & before) && (found & ~blocks[block]) == 0 &&
+                   found >> (pull.next + 1) == 0 && (block == 0 || (found & ~pull.blocks[block - 1]) == 0);
+      if ((seen[block] & ~found) != 0) explorer.fail("a later pull is older");
+      seen[block] = found;
+    }
+    if (!is_whole && !is_between) explorer.fail("a pull got blocks that the chunk never had at one moment");
+  }
+
   std::size_t blocks() const noexcept { return (shape_.floats + UndoLog::kBlock - 1) / UndoLog::kBlock; }
   static constexpr std::size_t kMostBlocks = 3;
 
@@ -463,13 +465,14 @@ class SlotScene : public Scene {
   std::vector<const VariableShm*> records() const { return {records_.begin(), records_.end()}; }
 
   Shape shape_;
+  std::vector<std::size_t> modelled_;  // floats of a chunk
   TestJob job_{config(shape_)};
   std::vector<VariableShm*> records_;
   std::vector<VersionedVariable> variables_;
   Log log_ = {};
   std::uint32_t next_push_ = 0, certain_ = 0, pushes_of_[2] = {};
   std::uint32_t readers_ = 0, wanted_ranks_ = 0, last_step_ = 0;
-  bool is_helped_ = false, is_summed_ = false, may_die_ = false;
+  bool is_helped_ = false, is_summed_ = false;
   std::optional<std::uint32_t> first_recovered_;
   std::uint64_t recovered_jointly_ = 0;
 };

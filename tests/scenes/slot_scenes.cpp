@@ -65,25 +65,29 @@ Made death_of_contributor(std::uint64_t floats) {
   return scene;
 }
 
-// The only writer, who changes chunks in place or swaps them, dies at any access, and so may its successors.
+// The only writer, who changes chunks in place or swaps them, dies at any access, and so do its successors but the
+// last.
 struct DeathsInPlace {
   std::uint64_t blocks = 2;
-  std::uint32_t variables = 1, pushes = 1, deaths = 1, pulls = 0;
+  std::vector<std::uint32_t> pushes = {1, 1};  // of each of them
+  std::uint32_t of_block = 1, variables = 1, pulls = 0;
   bool has_swaps = false, has_one_log = false;
 };
 Made deaths_in_place(const DeathsInPlace& deaths) {
-  Made scene = make({.floats = floats_of_blocks(deaths.blocks),
+  Made scene = make({.floats = floats_of_blocks(deaths.blocks, deaths.of_block),
                      .variables = deaths.variables,
                      .ranks = 1,
                      .is_recovered = true,
                      .is_in_place = true,
+                     .of_block = deaths.of_block,
                      .has_swaps = deaths.has_swaps,
                      .has_one_log = deaths.has_one_log});
   scene->attach(kRankByte);
   const std::uint32_t variable = deaths.variables > 1 ? kAnyVariable : 0;
-  scene->writer(0, times(deaths.pushes, variable), {.may_die = true});
-  for (std::uint32_t death = 1; death <= deaths.deaths; ++death)
-    scene->successor(0, scene->processes[0], times(1, variable), (1U << death) - 1, death != deaths.deaths);
+  scene->writer(0, times(deaths.pushes[0], variable), {.may_die = true});
+  for (std::size_t i = 1; i < deaths.pushes.size(); ++i)
+    scene->successor(0, scene->processes[0], times(deaths.pushes[i], variable), (1U << i) - 1,
+                     i + 1 < deaths.pushes.size());
   if (deaths.pulls != 0) scene->reader_in_place(deaths.pulls);
   return scene;
 }
@@ -129,12 +133,18 @@ std::vector<SceneCase> scenes_of_slots() {
                [](SlotScene& scene) { scene.writer(0, kExchange).writer(1, times(2, 1)).reader(0, 1); }),
       scene_of("slot: a writer changes a chunk in place beside a reader", in_place, Size::kSmall,
                [](SlotScene& scene) { scene.writer(0, times(1)).reader_in_place(1); }),
+      scene_of("slot: a writer changes blocks of two floats in place beside a reader",
+               {.floats = floats_of_blocks(2, 2), .ranks = 1, .is_in_place = true, .of_block = 2}, Size::kMedium,
+               [](SlotScene& scene) { scene.writer(0, times(1)).reader_in_place(1); }),
+      scene_of("slot: a writer changes a chunk in place or swaps it while a reader sleeps",
+               {.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true, .has_swaps = true, .has_one_log = true},
+               Size::kMedium, [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(1); }),
       scene_of("slot: a writer changes a chunk in place twice beside a reader", in_place, Size::kLarge,
                [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(2); }),
       scene_of("slot: a writer goes round its logs in place while a reader sleeps", in_place, Size::kLarge,
                [](SlotScene& scene) { scene.writer(0, times(kFreeBuffersPerClass + 1)).reader_in_place(1); }),
       scene_of("slot: a writer in place comes back to a chunk with the same log while a reader sleeps",
-               {.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true, .has_one_log = true}, Size::kLarge,
+               {.floats = floats_of_blocks(2), .ranks = 1, .is_in_place = true, .has_one_log = true}, Size::kMedium,
                [](SlotScene& scene) { scene.writer(0, times(2)).reader_in_place(1); }),
       scene_of("slot: a writer changes a chunk of three blocks in place or swaps it while a reader sleeps",
                {.floats = floats_of_blocks(3), .ranks = 1, .is_in_place = true, .has_swaps = true, .has_one_log = true},
@@ -212,20 +222,43 @@ std::vector<SceneCase> scenes_of_deaths() {
       {"deaths: a contributor dies, and its successor adds what is missing", [] { return death_of_contributor(1); },
        Size::kMedium},
       {"deaths: a writer dies in place, and its successor recovers", [] { return deaths_in_place({}); }},
+      {"deaths: a writer dies within a block in place, and its successor recovers",
+       [] { return deaths_in_place({.of_block = 2}); }},
+      {"deaths: a writer dies within a block in place beside a reader, and its successor recovers",
+       [] { return deaths_in_place({.of_block = 2, .pulls = 1}); }, Size::kMedium},
+      {"deaths: a writer dies within a block in place, and so does its successor",
+       [] {
+         return deaths_in_place({.pushes = {1, 1, 1}, .of_block = 2});
+       }},
+      {"deaths: a writer dies within a block in place beside a reader, and its successor when it takes that back",
+       [] {
+         return deaths_in_place({.pushes = {1, 0, 0}, .of_block = 2, .pulls = 1});
+       },
+       Size::kMedium},
       {"deaths: a writer dies in place beside a reader, and its successor recovers",
        [] { return deaths_in_place({.pulls = 2}); }, Size::kMedium},
       {"deaths: a writer dies in place or in a swap beside a reader, and its successor recovers",
-       [] { return deaths_in_place({.blocks = 3, .pushes = 2, .pulls = 1, .has_swaps = true, .has_one_log = true}); },
+       [] {
+         return deaths_in_place({.blocks = 3, .pushes = {2, 1}, .pulls = 1, .has_swaps = true, .has_one_log = true});
+       },
        Size::kLarge},
       {"deaths: a writer dies in place or in a swap, and so does its successor",
-       [] { return deaths_in_place({.blocks = 3, .pushes = 2, .deaths = 2, .has_swaps = true, .has_one_log = true}); },
+       [] {
+         return deaths_in_place({.blocks = 3, .pushes = {2, 1, 1}, .has_swaps = true, .has_one_log = true});
+       }},
+      {"deaths: a writer dies in place or in a swap beside a reader, and so does its successor in the next one",
+       [] {
+         return deaths_in_place({.pushes = {1, 1, 0}, .pulls = 1, .has_swaps = true, .has_one_log = true});
+       },
        Size::kLarge},
-      {"deaths: a writer dies in place or in a swap beside a reader, and so does its successor",
-       [] { return deaths_in_place({.pushes = 2, .deaths = 2, .pulls = 1, .has_swaps = true, .has_one_log = true}); },
+      {"deaths: a writer dies in place or in a swap beside a reader, and its successor when it recovers",
+       [] {
+         return deaths_in_place({.pushes = {2, 0, 0}, .pulls = 1, .has_swaps = true, .has_one_log = true});
+       },
        Size::kLarge},
       {"deaths: a writer of two chunks dies in place or in a swap beside a reader, and its successor recovers",
        [] {
-         return deaths_in_place({.variables = 2, .pushes = 2, .pulls = 1, .has_swaps = true, .has_one_log = true});
+         return deaths_in_place({.pushes = {2, 1}, .variables = 2, .pulls = 1, .has_swaps = true, .has_one_log = true});
        },
        Size::kLarge},
   };

@@ -49,7 +49,7 @@ class Ends : public SlotScene {
     for (VariableShm* record : records_) {
       end.push_back(job_.word(*record, 0).load_relaxed());
       const BufferHeaderShm& buffer = job_.buffer(*record, buffer_of(end.back()));
-      for (std::size_t i = 0; i < shape_.floats; i += step())
+      for (const std::size_t i : modelled_)
         end.push_back(static_cast<std::uint64_t>(reinterpret_cast<const float*>(&buffer + 1)[i]));
     }
     for (std::uint32_t rank = 0; rank < shape_.ranks; ++rank)
