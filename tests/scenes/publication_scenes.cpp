@@ -48,6 +48,7 @@ class PublicationScene : public Scene {
         explorer.name(&at(tensor, record), fmt::format("tensor {} in slot {}", tensor, record));
       }
     }
+    explorer.switch_at_races();
     if (dies) {  // the first generation exists
       generations_ = 1;
       GenerationWriter first(bundle_);
