@@ -196,8 +196,7 @@ Generation Subscriber::read(std::uint64_t newer_than, WaitLimit timeout) {
   const auto is_there = [&] { return (word = impl_->try_take(newer_than, lease)) != 0; };
   const auto look_out = [&] {
     if (impl_->stop_requested && impl_->stop_requested()) throw Interrupted();
-    // The byte first: once its byte is free, a publisher's last generation is visible.
-    if (!is_published() && newest() <= newer_than)
+    if (shm::has_no_more(bundle, newer_than))
       throw PublisherGone(fmt::format("publication '{}' has no generation above {}, and its publisher has {}",
                                       bundle.spec().name, newer_than, has_ended() ? "ended it" : "died"));
     if (shm::now_ns() >= until_ns)

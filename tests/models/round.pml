@@ -10,8 +10,8 @@
  * generation or leased; a writer that finds its attempt over knows whether it was committed; a lease that
  * publication.P5 has confirmed names one whole generation; all come to their end.
  *
- * Not in the model: slots (a record stands for its slots), memory orders, deaths of readers (publication.pml), and that
- * the leader is one of the writers, which only means that both die at once.
+ * Not in the model: slots (a record stands for its slots), memory orders, deaths of readers
+ * (publication_scenes.cpp), and that the leader is one of the writers, which only means that both die at once.
  *
  * Broken on purpose, one at a time:
  *   FORGETS       a new holder of a writer's byte begins with done = 0 (round.R7)

@@ -1,9 +1,11 @@
 // Publications, and the rounds of their writers.
 #include <array>
+#include <cstring>
 #include <memory>
 #include <optional>
 
 #include "scenes/scenes.hpp"
+#include "shm/base/fault_points.hpp"
 #include "shm/publication/publication.hpp"
 #include "shm/publication/round.hpp"
 #include "support/job.hpp"
@@ -135,6 +137,151 @@ class PublicationScene : public Scene {
   Bundle bundle_;
   std::array<std::optional<GenerationWriter>, 2> writers_;
 };
+
+// A publisher and readers that wait for generations. Any of them may die; then the next owner of its byte goes on, or
+// nobody.
+class WaitingScene : public Scene {
+ public:
+  struct Shape {
+    std::uint64_t generations = 3, first = 0;                        // the first ones are there from the beginning
+    std::uint32_t readers = 1, leases = 2, records = 0, deaths = 0;  // records: 0: enough
+    bool trims = false, has_successors = true;
+    bool forgets = true;  // the search relies on it that a publisher remembers nothing of earlier generations
+  };
+  explicit WaitingScene(const Shape& shape)
+      : shape_(shape),
+        records_(shape.records != 0 ? shape.records : shape.readers + 2),
+        bundle_(Bundle::create({.name = unique_job_name(),
+                                .tensors = {{.name = "a", .dtype = DType::kInt64, .shape = {2}}},
+                                .subscribers = shape.readers,
+                                .records = records_},
+                               {})) {
+    explorer.model(&bundle_.newest().newest);
+    explorer.name(&bundle_.newest().newest, "newest");
+    for (std::uint32_t rank = 0; rank < shape.readers; ++rank) {
+      explorer.model(&bundle_.subscriber(rank).leases[0]);
+      explorer.name(&bundle_.subscriber(rank).leases[0], fmt::format("lease {}", rank));
+    }
+    for (std::uint32_t record = 0; record < records_; ++record) {
+      explorer.model(&bundle_.record(record).stamp);
+      explorer.model(bundle_.slots(record), 1);
+      explorer.model(at(record), 2);
+      for (int half = 0; half < 2; ++half) explorer.name(at(record) + half, fmt::format("slot {}.{}", record, half));
+    }
+    GenerationWriter first(bundle_);
+    for (std::uint64_t generation = 1; generation <= shape.first && first.find_record(); ++generation)
+      first.publish({true}, generation, Fill{generation});
+    explorer.at_start([this] {
+      for (auto& writer : writers_) writer.emplace(bundle_);
+    });
+    explorer.at_end([this] {
+      if (shape_.has_successors && generation_of(bundle_.newest().newest.load_relaxed()) != shape_.generations)
+        explorer.fail("generations are missing");
+    });
+    explorer.limit_deaths(shape.deaths);
+    explorer.switch_at_races();
+    const bool may_die = shape.deaths != 0;
+    const std::uint32_t lives = shape.has_successors ? shape.deaths + 1 : 1;
+    explorer.add([this] { publish(*writers_[explorer.deaths()]); },
+                 {.may_die = may_die, .lives = lives, .byte = kPublisherByte});
+    for (std::uint32_t rank = 0; rank < shape.readers; ++rank)
+      explorer.add([this, rank] { read(rank); }, {.may_die = may_die, .lives = lives, .byte = kSubscriberByte + rank});
+    if (shape.trims) {
+      running_ = this;
+      g_fault_hooks.reached = [](FaultPoint point) {
+        if (point == FaultPoint::kPublicationTrimmed) running_->clear_trimmed();
+      };
+    }
+  }
+  ~WaitingScene() override {
+    if (shape_.trims) g_fault_hooks.reached = nullptr;
+  }
+
+ private:
+  static constexpr std::uint32_t kMostLives = 4;
+
+  struct Fill {
+    std::uint64_t generation;
+    void operator()(std::uint32_t, std::byte* out) const {
+      for (int half = 0; half < 2; ++half) reinterpret_cast<Word*>(out)[half].store_relaxed(generation);
+    }
+  };
+
+  void publish(GenerationWriter& writer) {
+    if (shape_.trims && explorer.deaths() != 0) trim(writer);
+    for (std::uint64_t generation;
+         (generation = generation_of(bundle_.newest().newest.load_relaxed()) + 1) <= shape_.generations;) {
+      for (bool is_first = true; !writer.find_record(); is_first = false) {
+        if (records_ >= shape_.readers + 2) explorer.fail("no record is free");
+        explorer.poll(is_first, generation);
+        if (explorer.idle_polls() > most_polls()) return explorer.fail("a record stays in use");
+      }
+      if (writer.publish({true}, generation, Fill{generation}) != generation) explorer.fail("a generation is left out");
+      if (shape_.trims && explorer.pick(2) != 0) trim(writer);
+      if (shape_.forgets) explorer.forget(generation);
+    }
+  }
+
+  void read(std::uint32_t rank) {
+    auto& lease = bundle_.subscriber(rank).leases[0];
+    if (explorer.deaths() != 0) lease.store_release(0);  // (publication.P12)
+    std::uint64_t last = 0;
+    for (std::uint32_t i = 0; i < shape_.leases; ++i) {
+      explorer.forget(last << 8 | i);
+      std::uint64_t word = 0;
+      for (bool is_first = true; (word = try_lease(bundle_.newest(), lease, last)) == 0; is_first = false) {
+        if (has_no_more(bundle_, last)) break;
+        explorer.poll(is_first, 0);
+        if (explorer.idle_polls() > most_polls()) return explorer.fail("waits for nobody");
+      }
+      if (word == 0) {
+        const bool is_over = shape_.deaths == 0 || !shape_.has_successors;  // no other publisher comes
+        if (is_over && generation_of(bundle_.newest().newest.load_acquire()) > last)
+          explorer.fail("a generation is missed");
+        break;
+      }
+      if (generation_of(word) <= last) explorer.fail("an older one after a newer one");
+      last = generation_of(word);
+      for (int looks = 0; looks < 2; ++looks)
+        for (int half = 0; half < 2; ++half) {
+          const std::uint64_t found = at(bundle_.slots(record_of(word))[0].load_relaxed())[half].load_relaxed();
+          if (found != last) explorer.fail(fmt::format("generation {} is {}", last, found));
+        }
+      give_back(lease);
+    }
+  }
+
+  // Polls in vain while no other fiber can go on. On weak memory each store that is there may be missed a few times.
+  std::uint64_t most_polls() const { return explorer.is_sequential() ? 3 : 16 * Memory::kMostRepeats; }
+
+  // Trimming takes real memory, and the model has its own: what is zero behind it becomes zero in the model.
+  void trim(GenerationWriter& writer) {
+    for (std::uint32_t slot = 0; slot < records_; ++slot) std::memset(static_cast<void*>(at(slot)), 0xff, sizeof(Word));
+    writer.trim();
+  }
+  void clear_trimmed() {
+    for (std::uint32_t slot = 0; slot < records_; ++slot) {
+      std::uint64_t bytes = 0;
+      std::memcpy(&bytes, static_cast<const void*>(at(slot)), sizeof bytes);
+      if (bytes != 0) continue;
+      std::memset(static_cast<void*>(at(slot)), 0xff, sizeof(Word));
+      for (int half = 0; half < 2; ++half) at(slot)[half].store_relaxed(0);
+    }
+  }
+
+  Word* at(std::uint32_t slot) { return reinterpret_cast<Word*>(bundle_.slot(0, slot)); }
+
+  static inline WaitingScene* running_ = nullptr;
+
+  Shape shape_;
+  std::uint32_t records_;
+  Bundle bundle_;
+  std::array<std::optional<GenerationWriter>, kMostLives> writers_;
+};
+
+SceneCase waiting_scene(std::string name, Size size, const WaitingScene::Shape& shape) {
+  return {std::move(name), [shape] { return std::make_unique<WaitingScene>(shape); }, size};
+}
 
 // ---- rounds
 
@@ -275,6 +422,25 @@ std::vector<SceneCase> scenes_of_publications() {
          return scene;
        },
        Size::kMedium},
+      waiting_scene("publication: two readers wait for two generations each", Size::kMedium, {.readers = 2}),
+      waiting_scene("publication: a publisher or a reader that waits dies", Size::kMedium, {.deaths = 1}),
+      waiting_scene("publication: with two records, a publisher or a reader that waits dies", Size::kMedium,
+                    {.generations = 4, .records = 2, .deaths = 1, .forgets = false}),
+      waiting_scene("publication: with two records, a publisher or a reader that waits dies without a successor",
+                    Size::kMedium, {.records = 2, .deaths = 1, .has_successors = false}),
+      waiting_scene("publication: a publisher and a reader that waits die twice", Size::kMedium, {.deaths = 2}),
+      waiting_scene("publication: a publisher gives memory back, and it or a reader dies", Size::kMedium,
+                    {.deaths = 1, .trims = true}),
+      waiting_scene("publication: a publisher dies, and its successor gives memory back", Size::kSmall,
+                    {.generations = 2, .first = 1, .leases = 1, .deaths = 1, .trims = true}),
+      waiting_scene("publication: two readers that wait, and one or the publisher dies", Size::kLarge,
+                    {.readers = 2, .leases = 1, .deaths = 1}),
+      waiting_scene("publication: with two records, two readers that wait, and one or the publisher dies", Size::kLarge,
+                    {.readers = 2, .leases = 1, .records = 2, .deaths = 1}),
+      waiting_scene("publication: a publisher gives memory back beside two readers, and one of the three dies",
+                    Size::kLarge, {.readers = 2, .leases = 1, .deaths = 1, .trims = true}),
+      waiting_scene("publication: a publisher and a reader that waits die three times", Size::kLarge,
+                    {.generations = 4, .deaths = 3}),
       {"round: two writers of one generation", [] { return std::make_unique<RoundScene>(); }},
   };
 }

@@ -12,6 +12,7 @@
 //                    be given back
 // A subscriber:   publication.P4 reads `newest`, stores its record into the lease, a fence
 //                 publication.P5 `newest` is still the same: the lease holds. Otherwise it tries again
+//                 publication.P13 stops waiting for one: the publisher's byte is free, and then `newest` is still old
 //                 publication.P12 gives the lease back: stores 0
 //                 publication.P15 says which generation it uses
 //                 publication.P16 says, under a lease, which rows it has pinned: they keep their memory
@@ -100,6 +101,13 @@ inline std::uint64_t try_lease(const NewestShm& newest, AtomicShm<std::uint64_t>
     fence_store_load();                                     // (publication.P4) pairs with publication.P1
     if (newest.newest.load_acquire() == word) return word;  // (publication.P5)
   }
+}
+
+// Whether there is no generation above `newer_than`, and no live publisher of one (publication.P13). A system call.
+inline bool has_no_more(const Bundle& bundle, std::uint64_t newer_than) noexcept {
+  if (bundle.locks().is_any_task_held_by_other()) return false;
+  // relaxed: only the number counts, and the free byte shows the last one that its owner has stored
+  return generation_of(bundle.newest().newest.load_relaxed()) <= newer_than;
 }
 
 inline void give_back(AtomicShm<std::uint64_t>& lease) noexcept {

@@ -51,7 +51,11 @@ bool TaskLocks::is_held_by_other(std::uint32_t byte) const noexcept {
   return conflicts(descriptor_, byte, 1);
 }
 bool TaskLocks::is_any_held_by_other() const noexcept { return conflicts(descriptor_, 0, kLockBytes); }
-bool TaskLocks::is_any_task_held_by_other() const noexcept { return conflicts(descriptor_, kTaskByte, kMaxShards); }
+bool TaskLocks::is_any_task_held_by_other() const noexcept {
+  if (auto* model = model_of_fences())  // it has the byte of the first task only
+    if (const std::optional<bool> is_held = model->is_held(kTaskByte)) return *is_held;
+  return conflicts(descriptor_, kTaskByte, kMaxShards);
+}
 bool TaskLocks::is_any_rank_held_by_other() const noexcept { return conflicts(descriptor_, kRankByte, kMaxRanks); }
 bool TaskLocks::is_any_rank_below_held_by_other(std::uint32_t rank) const noexcept {
   return rank != 0 && conflicts(descriptor_, kRankByte, rank);
