@@ -2,7 +2,7 @@
 
 usage: check_models.py CASES...    PS_SHM_TEST_FULL in the environment: the large cases too
 
-CASES is a file such as slot.cases, whose lines say what a search of slot.pml is expected to show.
+CASES is a file such as table.cases, whose lines say what a search of table.pml is expected to show.
 """
 import os
 import pathlib

@@ -16,7 +16,7 @@
  * twice, the rows hold what was pushed and not evicted, each row is in the chain or free, and all come to their end.
  *
  * With BUCKET a second way into the chain lies between the two keys, and is linked on first use. With PULL lane 2 is one who
- * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_HANDS lane 2 is another sweep.
+ * pulls the low key: a walk without a look at its path may lead it to any row. With TWO_SWEEPS lane 2 is another sweep.
  *
  * Not in the model: memory orders, but for what tests/scenes shows; rows that share a fence and a scan of pins; admission
  * and scores; growth, which table_growth.pml has; numbers that come round again.
@@ -483,7 +483,7 @@ inline tend() {
 
 #define IS_LAST (me == 4)
 /* The clock sweep; or, once all lanes have come to their end, the one that goes around once more. */
-proctype hand(byte me) {
+proctype sweep(byte me) {
   byte k, p, c = START, at, before, from, row, seen, other, rows, living;
   bool found, done, stays, evicts;
 begin:
@@ -546,13 +546,13 @@ init {
     run worker(1, FIRST);
 #ifdef PULL
     run puller(2);
-#elif defined(TWO_HANDS)
-    run hand(2);
+#elif defined(TWO_SWEEPS)
+    run sweep(2);
 #else
     run worker(2, SECOND);
 #endif
-    run hand(3);
-    run hand(4);
+    run sweep(3);
+    run sweep(4);
 #if VICTIM > 0
     run killer()
 #endif

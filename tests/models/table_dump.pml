@@ -130,7 +130,7 @@ inline list_it() {
   od
 }
 
-proctype hand(byte me; byte turns) {
+proctype sweep(byte me; byte turns) {
   byte row, now;
 begin:
   {
@@ -315,7 +315,7 @@ init {
   atomic {
     run pusher(1, FIRST);
     run pusher(2, SECOND);
-    run hand(3, TURNS);
+    run sweep(3, TURNS);
     run dumper(4, DUMPS);
 #if VICTIM > 0
     run killer()
