@@ -22,7 +22,6 @@ struct PastPublication {
   test::PublicationName name;
   BundleSpec spec = test::bundle_of(name);
   Bytes healthy;
-  std::size_t facts = 0;  // bytes before the tensors
 
   PastPublication() {
     spec.records = 4;
@@ -32,7 +31,19 @@ struct PastPublication {
     const Generation held = subscriber.read();
     test::publish_next(publisher);
     healthy = SegmentFile(name.file()).read();
-    facts = shm::BundlePlaces(3, spec.subscribers, spec.records, spec.writers).slots;
+  }
+
+  // Of all words before the tensors' values. What lies between these areas is padding up to a page.
+  std::vector<std::size_t> offsets() const {
+    const shm::BundlePlaces places(3, spec.subscribers, spec.records, spec.writers);
+    std::vector<std::size_t> all;
+    const auto add = [&](std::size_t begin, std::size_t end) {
+      for (std::size_t offset = begin; offset < end; offset += 4) all.push_back(offset);
+    };
+    add(0, shm::kNewestOffset + sizeof(shm::NewestShm));
+    add(shm::kWaitersOffset, shm::kSubscribersOffset + spec.subscribers * sizeof(shm::SubscriberShm));
+    add(places.tensors, places.records + spec.records * places.record_stride);
+    return all;
   }
 
   template <class Damage>
@@ -70,9 +81,8 @@ TEST_CASE("hostile publication: any word altered") {
     std::uint64_t value;
   };
   std::vector<Case> all;
-  for (std::size_t offset = 0; offset < past.facts; offset += 4)
-    for (const std::uint64_t value : kValues)
-      if (offset < 1024 || offset >= shm::kWaitersOffset) all.push_back({offset, value});
+  for (const std::size_t offset : past.offsets())
+    for (const std::uint64_t value : kValues) all.push_back({offset, value});
   const test::Cases cases(all.size(), kSeconds, [&](std::size_t i) {
     past.use([&](const SegmentFile& file) { file.write(all[i].offset, &all[i].value, i % 2 == 0 ? 4 : 8); });
   });
@@ -98,7 +108,7 @@ TEST_CASE("hostile publication: any word of a round altered") {
   }
   const shm::BundlePlaces places(1, spec.subscribers, spec.records, spec.writers);
   constexpr std::uint64_t kValues[] = {0, 1, 0xff, 0x7fffffff, ~std::uint64_t{0}, std::uint64_t{1} << 40};
-  const std::size_t words = (places.tensors - places.round) / 4, count = words * std::size(kValues);
+  const std::size_t words = (sizeof(shm::RoundShm) + sizeof(shm::WriterShm)) / 4, count = words * std::size(kValues);
   const test::Cases cases(count, kSeconds, [&](std::size_t i) {
     shm::unlink_segment(name.file());
     const SegmentFile file(name.file(), O_RDWR | O_CREAT);
