@@ -120,6 +120,23 @@ def test_schedulers_may_change_the_momentum(job, ours, theirs):
             torch.testing.assert_close(b, a, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("schedule", [torch.optim.lr_scheduler.ExponentialLR, lambda opt, f: torch.optim.lr_scheduler.LambdaLR(opt, lambda k: f * k)],
+                         ids=["ExponentialLR", "from 0"])
+def test_a_scheduler_changes_the_rates_of_its_own_model_alone(job, schedule):
+    models = [torch.nn.Linear(1, 1, bias=False) for _ in range(2)]
+    with ps_shm.torch.Optimizer(models[0], job, create=True, prefix="generator.", lr=0.5) as first:
+        with ps_shm.torch.Optimizer(models[1], job, create=True, prefix="discriminator.", lr=0.5) as second:
+            scheduler = schedule(second, 0.5)
+            for _ in range(4):
+                for model, opt in zip(models, (first, second)):
+                    before, wanted = model.weight.item(), opt.param_groups[0]["lr"]
+                    model.weight.grad = torch.ones(1, 1)
+                    opt.step()
+                    assert before - model.weight.item() == pytest.approx(wanted, rel=1e-4, abs=1e-6)
+                scheduler.step()
+            assert [opt.param_groups[0]["lr"] == 0.5 for opt in (first, second)] == [True, False]
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_groups_have_rates_and_weight_decay_of_their_own(job, mode):
     plain, model = small_model(), small_model()
@@ -458,7 +475,7 @@ def test_what_cannot_be_loaded_leaves_the_job_as_it_is(job):
         assert opt.global_step == 2
 
 
-def test_a_state_is_not_restored_over_another_model_of_the_process(job):
+def test_a_state_is_not_restored_over_another_model_of_the_process(job, tmp_path):
     models, kept = [torch.nn.Linear(3, 1) for _ in range(2)], []
     settings = {"create": True, "optimizer": "adam"}
     with ps_shm.torch.Optimizer(models[0], job, prefix="a.", **settings) as first:
@@ -472,9 +489,10 @@ def test_a_state_is_not_restored_over_another_model_of_the_process(job):
                 with pytest.raises(ps_shm.Error, match="other objects of this process"):
                     opt.load_state_dict(state)
             assert all(torch.equal(model.weight, kept) for model, kept in zip(models, weights))
-    with ps_shm.torch.Optimizer(models[0], job, prefix="a.", restore=kept[0], **settings):
-        with pytest.raises(ps_shm.Error, match="other objects of this process"):
-            ps_shm.torch.Optimizer(models[1], job, prefix="b.", restore=kept[1], **settings)
+    with ps_shm.torch.Optimizer(models[0], job, prefix="a.", restore=kept[0], **settings) as first:
+        for other in (kept[1], ps_shm.checkpoint.save(first.worker, tmp_path)):
+            with pytest.raises(ps_shm.Error, match="other objects of this process"):
+                ps_shm.torch.Optimizer(models[1], job, prefix="b.", restore=other, **settings)
 
 
 def test_copies_of_models_work_or_say_why_not(job):

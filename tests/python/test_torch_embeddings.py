@@ -160,6 +160,40 @@ def test_an_embedding_has_a_rate_of_its_own(job):
         assert torch.allclose(slow.weight[3], before[3] - 0.01) and torch.allclose(keyed(torch.tensor([3])), torch.tensor(-0.2))
 
 
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("rates", [(1.0, 1.0), (0.1, 0.01)], ids=["one rate", "a rate of each group"])
+@pytest.mark.parametrize("schedule", [
+    lambda k: 0.5**k, [lambda k: 0.5**k, lambda k: 0.25**k], [lambda k: 1.0, lambda k: float(k % 2)]], ids=["alike", "two", "from and to 0"])
+def test_rows_have_the_rate_of_the_last_group(job, keyed, rates, schedule):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.e = ps_shm.torch.Embedding("e", 64, 1, rule="sgd", keyed=keyed)
+            self.a, self.b = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+
+        def values(self):
+            return torch.tensor([self.a.weight.item(), self.b.weight.item(), self.e([2]).item()])
+
+    model = Model()
+    groups = [{"params": part.parameters(), "lr": rate} for part, rate in zip((model.a, model.b), rates)]
+    with ps_shm.torch.Optimizer(model, job, create=True, params=groups) as opt:
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, schedule)
+        for _ in range(4):
+            before, wanted = model.values(), [group["lr"] for group in opt.param_groups]
+            (model.a.weight + model.b.weight + model.e([2])).sum().backward()
+            opt.step()
+            assert (before - model.values()).tolist() == pytest.approx([*wanted, wanted[1]], rel=1e-3, abs=1e-6)
+            opt.zero_grad()
+            scheduler.step()
+
+
+def test_rows_cannot_begin_with_a_group_without_a_rate(job):
+    model = torch.nn.ModuleList([ps_shm.torch.Embedding("e", 10, 4), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
+    groups = [{"params": model[1].parameters()}, {"params": model[2].parameters(), "lr": 0.0}]
+    with pytest.raises(ValueError, match="has the rows of each Embedding, has lr=0; freeze"):
+        ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=groups)
+
+
 def test_an_embedding_begins_with_given_rows(job):
     rows = torch.arange(12.0).reshape(3, 4)
     frozen = ps_shm.torch.Embedding.from_pretrained("a", rows)

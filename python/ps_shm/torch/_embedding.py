@@ -197,8 +197,10 @@ class Embedding(torch.nn.Module):
         made.requires_grad_(not freeze)
         return made
 
-    def attach(self, worker: Worker) -> None:
+    def attach(self, worker: Worker, lr_scale: float = 1.0) -> None:
         """Creates the table in the worker's job, or finds it if another worker has created it.
+
+        lr_scale: what the job's rate is multiplied by for the rows, if the Embedding has no `lr` of its own.
 
         Weights that were loaded by load_state_dict() are the initial values: a table that others have begun stays as it is.
         """
@@ -215,7 +217,7 @@ class Embedding(torch.nn.Module):
                 f"embedding '{self.name}': {first} of this process has the table of that name; give this one another name, use "
                 "that module twice, or pass share=True to train one table from both"
             )
-        scale = 1.0 if self._lr is None else self._lr / worker.settings["lr"]
+        scale = lr_scale if self._lr is None else self._lr / worker.settings["lr"]
         if self._keyed:
             had_table = self._table is not None
             table = worker.table(
@@ -412,6 +414,10 @@ class Embedding(torch.nn.Module):
             self.table.push(ids, gradients)
         else:
             self.variable.push_rows(ids, gradients)
+
+    def discard(self) -> None:
+        """Forgets the gradients computed since the last push()."""
+        self._stand_in.take_rows()
 
     # The table lies in no memory of this process.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

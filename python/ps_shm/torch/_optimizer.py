@@ -155,13 +155,13 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if isinstance(restore, dict):
             restore = _kept.completed(restore, self._all_numbers(), rule)
         with _kept.folder(restore, self._model, self._prefix, rule) as folder:
-            self._enter(folder, is_state=isinstance(restore, dict))
+            self._enter(folder)
 
-    def _enter(self, folder: Optional[str], is_state: bool) -> None:
+    def _enter(self, folder: Optional[str]) -> None:
         self._hold(Membership(*self._how_to_join, restore=folder, prefix=self._prefix, defaults=self._job_defaults, for_rule=for_rule))
         self.worker = self._membership.worker
         try:
-            if is_state and self._membership.shares_worker:
+            if folder is not None and self._membership.shares_worker:
                 raise self._one_of_several()
             self._declare()
         except BaseException:
@@ -176,20 +176,20 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _declare(self) -> None:
         said = self.worker.settings
-        self._rates = Rates(self._membership, self._groups, self._prefix)
+        self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
+        self._rates = Rates(self._membership, self._groups, self._prefix, has_tables=bool(self._embeddings))
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         # Each chunk is copied as it is pushed, if that is at once, and if the local steps need no copy of their own.
         self._pulls_in_push = not self._is_sync and said["layout"] != "inplace" and self._local is None
         self._since_push = 0
         self._owed = 0  # the number of steps that the worker has to have ended
-        self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
         self._gpu: Optional[Gpu] = None
         self._declare_parameters({**self._parameters, **parameters(self._model, True, self._only)})
         self._rates.read(self._bundle)
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding in self._embeddings:
-            embedding.attach(self.worker)
+            embedding.attach(self.worker, lr_scale=self._rates.of_tables)
         self._link()
         self.pull()
 
@@ -199,7 +199,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
         first = {self._prefix + name: floats(p) for name, p in found.items()}
         self._bundle: Bundle = self.worker.variables(
-            first, regularize=self._rates.declared("decay"), lr_scale=self._rates.declared("rate")
+            first, regularize=self._rates.declared("decay", first), lr_scale=self._rates.declared("rate", first)
         )
         self._places = Places(self._bundle)
 
@@ -234,8 +234,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._link()
             self.pull()
         self._rates.follow(self.param_groups, self._bundle)
+        moves_tables = self._rates.moves_tables(self.param_groups)
         for embedding in self._embeddings:
-            embedding.push()
+            embedding.push() if moves_tables else embedding.discard()
         if self._local is not None:
             self._local.step()
             self._since_push += 1
@@ -282,7 +283,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         What others have pushed since the last pull is lost. In mode sync this ends a step, and so waits for the other
         workers.
 
-        reset: whether the optimizer's state begins anew; False: for values that were only limited, such as by clamp_().
+        reset: whether the optimizer's state begins anew, except for adam's count of steps, without which the next steps are
+            longer (docs/variables.md); False: for values that were only limited, such as by clamp_().
         """
         self._bundle.assign([floats(p) for p in self._parameters.values()], reset=reset)
         self._buffers.assign()
@@ -331,7 +333,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
                 if self._gpu is not None:
                     self._gpu.close()
                 self._membership.close(has_failed=True)
-                self._enter(folder, is_state=True)
+                self._enter(folder)
         self._take_groups(state_dict)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

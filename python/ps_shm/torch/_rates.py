@@ -1,6 +1,7 @@
 """Learning rates, weight decay and momentum as the groups of PyTorch's optimizers have them, which schedulers change."""
 
 import math
+from collections.abc import Container
 from typing import Any, Literal, Optional
 
 from .. import Bundle, Error, Variable
@@ -45,11 +46,14 @@ class Rates:
     """The settings of the groups: a rate and a decay for each variable, which are multiples of the job's, and one momentum.
 
     What the groups ask for becomes the job's through the living worker of the lowest rank. Rates that change by the same
-    factor are one change of the job's rate; otherwise that rate stays, and each variable's multiple of it changes.
+    factor are one change of the job's rate, if no prefix says that there are other models; otherwise that rate stays, and
+    each variable's multiple of it changes. Rows of tables have a fixed multiple of the job's rate: with these, that rate
+    follows the last group, which they are in.
     """
 
-    def __init__(self, membership: Membership, groups: list[Group], prefix: str) -> None:
+    def __init__(self, membership: Membership, groups: list[Group], prefix: str, has_tables: bool) -> None:
         said = membership.worker.settings
+        self._has_tables = has_tables
         self._membership, self._groups, self._prefix = membership, groups, prefix
         self._worker, self._rule, self._mode = membership.worker, said["optimizer"], said["mode"]
         self._decay, self._beta2 = said[decay_of(self._rule)], said["beta2"]
@@ -59,11 +63,19 @@ class Rates:
         self._of_groups = self._declared
         self._live = self._read_live()
         self._has_led = False
+        if has_tables and self.of_tables == 0 and self._live["lr"] != 0:
+            raise ValueError("params: the last group, which has the rows of each Embedding, has lr=0; freeze the Embedding instead")
 
-    def declared(self, which: Literal["rate", "decay"]) -> dict[str, float]:
-        """The factors with which variables are declared, by the name of the variable."""
+    @property
+    def of_tables(self) -> float:
+        """What the job's rate is multiplied by for the rows of tables, as for the variables of the last group."""
+        return self._declared[-1][0]
+
+    def declared(self, which: Literal["rate", "decay"], variables: Container[str]) -> dict[str, float]:
+        """The factors with which these variables are declared, by name."""
         at = 0 if which == "rate" else 1
-        return {self._prefix + name: factors[at] for group, factors in zip(self._groups, self._declared) for name in group.parameters}
+        names = ((self._prefix + name, of[at]) for group, of in zip(self._groups, self._declared) for name in group.parameters)
+        return {name: factor for name, factor in names if name in variables}
 
     def read(self, bundle: Bundle) -> None:
         """Takes over what is in force in the job, where an earlier leader may have changed it."""
@@ -105,6 +117,10 @@ class Rates:
         self._of_groups = factors
         self._give(bundle, have_changed)
 
+    def moves_tables(self, param_groups: list[dict[str, Any]]) -> bool:
+        """Whether the rows of tables are to be pushed. Not if the last group has no rate, and the job has one for others."""
+        return as_number(param_groups[-1]["lr"]) != 0 or self._live["lr"] == 0
+
     def give(self, bundle: Bundle) -> None:
         """Gives the factors of its group to each variable that the bundle has got since follow()."""
         if self._has_led:
@@ -143,9 +159,10 @@ class Rates:
         factors = [rate for rate, _ in self._of_groups]
         of_job = [rate / factor for rate, factor in zip(rates, factors) if factor != 0] or [self._live["lr"]]
         have_changed_alike = all(math.isclose(rate, of_job[0], rel_tol=1e-6) for rate in of_job)
-        if have_changed_alike and all(rate == 0 for rate, factor in zip(rates, factors) if factor == 0):
+        is_of_job = self._has_tables or not self._prefix
+        if have_changed_alike and is_of_job and all(rate == 0 for rate, factor in zip(rates, factors) if factor == 0):
             return of_job[0], factors
-        base = self._live["lr"] or max(rates)
+        base = rates[-1] / self.of_tables if self._has_tables and rates[-1] != 0 else self._live["lr"] or max(rates)
         return base, [rate / base for rate in rates]
 
     def _wanted_decays(self, decays: list[float]) -> list[float]:
