@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "config/job_settings.hpp"
 #include "ps_shm/checkpoint.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/base/clock.hpp"
@@ -166,12 +167,26 @@ std::optional<shm::JobSegments> try_adopt(const JobConfig& config, const ServerO
   return job;
 }
 
+// The runtime settings in which the job differs from what it had when the checkpoint was written.
+std::vector<std::string> changed_settings(const Checkpoint& checkpoint, const JobConfig& config) {
+  std::vector<std::string> changed;
+  for (const config::Setting<JobConfig>& setting : config::job_settings()) {
+    const auto saved = checkpoint.settings().find(setting.name);
+    if (!setting.traits.is_live || saved == checkpoint.settings().end()) continue;
+    const std::string now = show(setting, config);
+    if (now != saved->second) changed.push_back(fmt::format("{} is {} and was {}", setting.name, now, saved->second));
+  }
+  return changed;
+}
+
 // Stores what a job that starts from a checkpoint has behind it. If the number of workers differs, the ranks share the
 // examples equally.
 void begin_with(const Checkpoint& checkpoint, shm::JobSegments& job, const ServerOptions& options) {
   const std::uint64_t step = checkpoint.global_step();
   if (options.log)
     options.log(fmt::format("job {} resumes from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
+  if (const std::vector<std::string> changed = changed_settings(checkpoint, job.config()); options.log && !changed.empty())
+    options.log(fmt::format("job {} does not take its settings from the checkpoint: {}", job.job(), fmt::join(changed, ", ")));
   job.barrier(0).step.store_relaxed(step);  // relaxed, as all here: names.N6 publishes it
   job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));
   std::vector<std::uint64_t> examples = checkpoint.examples();

@@ -184,6 +184,7 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         self.assertEqual(code, 0, err)
         self.assertIn(f"job {self.job} resumes from checkpoint {self.folder}/step-60, at step 60", err)
         self.assertIn("2 workers shared the data, now 4 do: its order is divided anew", err)
+        self.assertIn("does not take its settings from the checkpoint: workers is 4 and was 2, mode is ssp and was sync, lr is 0.001 and was 0.01", err)
         self.assertRegex(err, "the checkpoint has no m, v of variable '.*' and similar ones: they start fresh")
         self.assertRegex(out, r"\d+ steps starting at step 60 in")
 
