@@ -120,6 +120,8 @@ void check_hyper_parameters(const CommandLine& line, const Optimizer& optimizer)
     throw Error(fmt::format("{}: not used by optimizer {}; leave it out, or choose --optimizer {}", option_of(row.name),
                             to_string(optimizer.rule), fmt::join(others, " or ")));
   }
+  if (optimizer.rule == UpdateRule::kFtrl && line.was_given("weight-decay"))
+    throw Error("--weight-decay: not used by optimizer ftrl; leave it out, or choose --l2, which its formula has");
 }
 
 // A worker gets the job's settings from its ps, except those that identify the job. Environment variables are ignored,
@@ -297,6 +299,9 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
   return parse_ps(argc, argv, settings);  // given options override the job's settings
 }
 
+// What a process that trains without a ps does not do.
+constexpr const char* kOfJobs[] = {"workers-per-process", "push-every", "local-lr", "shard-data", "lr-staleness", "record"};
+
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   CommandLine line(
       {.name = "worker_shm",
@@ -312,8 +317,9 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     if (settings.standalone && settings.device.must_be_gpu())
       throw Error("--device: a worker on a GPU needs a ps; leave --standalone out, or choose --device cpu");
     if (settings.alone.job.empty() && !settings.standalone) throw Error("--job: name the job to work for");
-    if (settings.standalone && line.was_typed("workers-per-process"))
-      throw Error("--workers-per-process: a process without a ps trains alone; leave --standalone out");
+    for (const char* option : kOfJobs)
+      if (settings.standalone && line.was_typed(option))
+        throw Error(fmt::format("--{}: a process without a ps trains alone; leave --standalone out", option));
     if (settings.standalone) settings.workers_per_process = 1;
     if (!settings.standalone) check_job_settings(line);
     const bool restores = settings.training.on_nan == OnNan::kRestore;
@@ -363,6 +369,9 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);
+  if (settings.training.push_every > 1 && settings.ps.job.optimizer.rule == UpdateRule::kAdd &&
+      line.was_given("clip-norm"))
+    throw Error("--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
   if (settings.evaluate_every.is_given()) {
     if (settings.ps.publish.name.empty()) {
       settings.ps.publish.name = settings.ps.job.job;

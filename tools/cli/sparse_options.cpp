@@ -110,6 +110,8 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
       if (line.was_given(option)) refuse_without_learning(option, training.model, why);
     if (!training.epoch_schedule.empty()) refuse_without_learning("lr-schedule epoch", training.model, "has no epochs");
   }
+  if (line.was_typed("local-lr") && training.push_every <= 1)
+    throw Error("--local-lr: the rate of the local steps between pushes; requires --push-every");
   if (!training.init_match.empty() && training.init_from.empty())
     throw Error("--init-match: requires --init-from FILE");
   check_init_match(training.init_match);
