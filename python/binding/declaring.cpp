@@ -119,6 +119,17 @@ nb::object variable(const WorkerHandle& self, const std::string& name, nb::objec
   return nb::cast(NamedVariable{self.rank, *made, spec.shape});
 }
 
+// A name that is misspelt would leave the variable that is meant as it is.
+void require_variables(nb::handle names, const nb::dict& arrays, const char* option) {
+  if (nb::isinstance<nb::str>(names))
+    throw nb::type_error(fmt::format("{}: pass a list of names, not a string", option).c_str());
+  for (const nb::handle name : names)
+    if (!arrays.contains(name))
+      throw nb::value_error(fmt::format("{}: '{}' is not among the variables that are declared", option,
+                                        nb::cast<std::string>(nb::str(name)))
+                                .c_str());
+}
+
 nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vector<std::string>> given,
                      std::optional<std::string> rule, std::optional<std::string> layout, nb::object regularize,
                      std::optional<nb::dict> lr_scale, Limit wait) {
@@ -128,6 +139,8 @@ nb::object variables(const WorkerHandle& self, std::variant<nb::dict, std::vecto
     return make_bundle(std::move(named));
   }
   const auto& arrays = std::get<nb::dict>(given);
+  if (!PyBool_Check(regularize.ptr())) require_variables(regularize, arrays, "regularize");
+  if (lr_scale) require_variables(*lr_scale, arrays, "lr_scale");
   const auto regularized = [&](nb::handle name) {
     if (PyBool_Check(regularize.ptr())) return nb::cast<bool>(regularize) ? 1.0F : 0.0F;
     if (!nb::cast<bool>(regularize.attr("__contains__")(name))) return 0.0F;
@@ -194,7 +207,7 @@ Args:
     regularize: multiplies the job's l2, l1 and weight_decay for this variable. 0: they do not apply to it.
     lr_scale: multiplies the job's learning rate for this variable.
     wait: without `init` and `shape`, how many seconds to wait for another worker to declare the variable, and then to
-        initialise it, in seconds. 0: no limit.
+        initialise it, in seconds. 0: not at all. None: no limit.
 
 Raises:
     Error: the variable exists with another specification, or the checkpoint is of another model (INCOMPATIBLE); no
@@ -226,7 +239,8 @@ Args:
     wait: with names, as for variable(), for each of them.
 
 Raises:
-    TypeError: initial values are not given as an array.
+    TypeError: initial values are not given as an array; `regularize` is a string.
+    ValueError: a name in `regularize` or `lr_scale` is not one of the variables.
     Otherwise as variable().
 
 Progress: as variable().)");

@@ -103,6 +103,7 @@ class TakenSnapshot {
   }
   std::uint64_t updates(const std::string& name) const { return get().updates(name); }
   std::uint64_t global_step() const { return get().global_step(); }
+  std::vector<std::uint32_t> partial_ranks() const { return get().partial_ranks(); }
   bool is_point_in_time(const std::string& name) const { return get().is_point_in_time(name); }
 
   nb::object copy(const std::string& name, DType dtype, const Shape& shape, const std::string& slot = {}) const {
@@ -139,9 +140,20 @@ void copy_to(const TakenSnapshot& self, const std::string& name, nb::handle out)
   self.copy_to(name, array);
 }
 
+// For calls whose result has no place for it.
+void warn_of_partial_ranks(const TakenSnapshot& taken) {
+  const std::vector<std::uint32_t> ranks = taken.partial_ranks();
+  if (ranks.empty()) return;
+  const std::string line =
+      fmt::format("a part of a push may be in the snapshot: rank {} was stopped within one (see Snapshot.partial_ranks)",
+                  fmt::join(ranks, ", "));
+  if (PyErr_WarnEx(PyExc_UserWarning, line.c_str(), 1) != 0) throw nb::python_error();
+}
+
 nb::dict state(const ViewHandle& self, const std::string& group) {
   nb::dict all;
   const TakenSnapshot taken(self, group);
+  warn_of_partial_ranks(taken);
   for (const std::string& name : taken.names()) {
     const VariableInfo variable = taken.variable(name);
     all[nb::cast(name)] = taken.copy(name, variable.dtype, variable.shape);
@@ -155,6 +167,7 @@ nb::dict slots(const std::string& job, const std::vector<std::string>& names, co
   nb::dict all;
   const ViewHandle self{std::make_shared<Viewed>(job)};
   const TakenSnapshot taken(self, group);
+  warn_of_partial_ranks(taken);
   for (const std::string& name : names) {
     const VariableInfo variable = taken.variable(name);
     nb::dict of_variable;
@@ -205,6 +218,9 @@ A job has one snapshot at a time, and pushes cost a little more while there is o
           "global_step", &TakenSnapshot::global_step,
           "The number of global steps done at the snapshot point. Mode sync: exactly the updates of these steps "
           "are in it. Other modes: exact up to the steps that were under way.")
+      .def_prop_ro("partial_ranks", &TakenSnapshot::partial_ranks,
+                   "The ranks of the workers that were stopped within a push for longer than a snapshot waits: a part of "
+                   "that push may be in it. Mode sync: all ranks, if all workers died while a step was being applied.")
       .def_prop_ro("variables", &TakenSnapshot::names, "The names of the variables, those that were initialised.")
       .def("is_point_in_time", &TakenSnapshot::is_point_in_time, "name"_a,
            R"(Returns whether all elements of a variable are from the snapshot point.
@@ -398,7 +414,8 @@ Progress: as state().)")
 bfloat16 are converted to float32.
 
 It is made from a consistent snapshot, which contains each push completely or not at all, over all variables. It is
-taken while training goes on, also of a dead job; pushes that begin meanwhile wait for those under way. In-place
+taken while training goes on, also of a dead job; pushes that begin meanwhile wait for those under way. If a worker is
+stopped within a push, a part of it may be included, which a UserWarning says (Snapshot.partial_ranks). In-place
 variables that are large, or belong to a job with Hogwild! updates, are not point-in-time: their elements may be from
 different moments.
 
@@ -409,7 +426,6 @@ Raises:
     Error: the job is another user's (PERMISSION_DENIED); workers do not finish applying a sync step (UNAVAILABLE);
         /dev/shm is full (NO_SPACE); the name belongs to another job by now (INVALID_STATE).
     Timeout: another snapshot was not released in time.
-    TypeError: a variable is of bfloat16, which NumPy does not have.
 
 Progress: blocks on another snapshot, and on the pushes (mode sync: the step) under way.)");
 }

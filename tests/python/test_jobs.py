@@ -9,6 +9,7 @@ import resource
 import signal
 import threading
 import time
+import warnings
 
 import numpy as np
 import pytest
@@ -591,6 +592,53 @@ def test_a_view_sees_one_state_of_all_variables(worker):
         view.values("b")
     with pytest.raises(ps_shm.Error):
         ps_shm.View(worker.job + "-not")
+
+
+def push_for_ever(job, size):
+    worker = ps_shm.Worker(job)
+    bundle = worker.variables({name: np.zeros(size, np.float32) for name in "ab"})
+    while True:
+        bundle.push({name: np.ones(size, np.float32) for name in "ab"})
+        worker.step()
+
+
+def test_a_snapshot_says_whose_push_is_in_it_in_part(job):
+    with ps_shm.Server(job, optimizer="add"):
+        pusher = multiprocessing.get_context("spawn").Process(target=push_for_ever, args=(job, 200_000), daemon=True)
+        pusher.start()
+        try:
+            view = ps_shm.View(job)
+            wait_until(lambda: view.global_step > 2, "pushes")
+            partial = 0
+            for _ in range(200):
+                os.kill(pusher.pid, signal.SIGSTOP)
+                wait_until(lambda: pathlib.Path(f"/proc/{pusher.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "the stop")
+                with warnings.catch_warnings(record=True) as said:
+                    warnings.simplefilter("always")
+                    state = view.state()
+                with view.snapshot() as snapshot:
+                    ranks = snapshot.partial_ranks
+                os.kill(pusher.pid, signal.SIGCONT)
+                assert ranks == ([0] if said else [])
+                is_torn = len({value for array in state.values() for value in (array.min(), array.max())}) > 1
+                assert said or not is_torn
+                if said:
+                    assert "a part of a push may be in the snapshot: rank 0 was stopped within one" in str(said[0].message)
+                partial += is_torn
+                if partial == 2:
+                    break
+            assert partial == 2
+        finally:
+            pusher.kill()
+            pusher.join()
+
+
+@pytest.mark.parametrize("wrong", [{"regularize": ["A"]}, {"regularize": {"a": 1.0, "A": 0.0}}, {"lr_scale": {"A": 0.1}}])
+def test_factors_are_of_variables_that_are_declared(worker, wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))}: 'A' is not among the variables"):
+        worker.variables({"a": np.ones(1, np.float32)}, **wrong)
+    with pytest.raises(TypeError, match="a list of names, not a string"):
+        worker.variables({"a": np.ones(1, np.float32)}, regularize="a")
 
 
 def test_a_view_copies_values_of_bfloat16_as_float32(worker):
