@@ -144,9 +144,9 @@ void copy_to(const TakenSnapshot& self, const std::string& name, nb::handle out)
 void warn_of_partial_ranks(const TakenSnapshot& taken) {
   const std::vector<std::uint32_t> ranks = taken.partial_ranks();
   if (ranks.empty()) return;
-  const std::string line =
-      fmt::format("a part of a push may be in the snapshot: rank {} was stopped within one (see Snapshot.partial_ranks)",
-                  fmt::join(ranks, ", "));
+  const std::string line = fmt::format(
+      "a part of a push may be in the snapshot: rank {} was stopped within one (see Snapshot.partial_ranks)",
+      fmt::join(ranks, ", "));
   if (PyErr_WarnEx(PyExc_UserWarning, line.c_str(), 1) != 0) throw nb::python_error();
 }
 
@@ -218,9 +218,10 @@ A job has one snapshot at a time, and pushes cost a little more while there is o
           "global_step", &TakenSnapshot::global_step,
           "The number of global steps done at the snapshot point. Mode sync: exactly the updates of these steps "
           "are in it. Other modes: exact up to the steps that were under way.")
-      .def_prop_ro("partial_ranks", &TakenSnapshot::partial_ranks,
-                   "The ranks of the workers that were stopped within a push for longer than a snapshot waits: a part of "
-                   "that push may be in it. Mode sync: all ranks, if all workers died while a step was being applied.")
+      .def_prop_ro(
+          "partial_ranks", &TakenSnapshot::partial_ranks,
+          "The ranks of the workers that were stopped within a push for longer than a snapshot waits: a part of "
+          "that push may be in it. Mode sync: all ranks, if all workers died while a step was being applied.")
       .def_prop_ro("variables", &TakenSnapshot::names, "The names of the variables, those that were initialised.")
       .def("is_point_in_time", &TakenSnapshot::is_point_in_time, "name"_a,
            R"(Returns whether all elements of a variable are from the snapshot point.

@@ -185,8 +185,10 @@ void begin_with(const Checkpoint& checkpoint, shm::JobSegments& job, const Serve
   const std::uint64_t step = checkpoint.global_step();
   if (options.log)
     options.log(fmt::format("job {} resumes from checkpoint {}, at step {}", job.job(), checkpoint.folder(), step));
-  if (const std::vector<std::string> changed = changed_settings(checkpoint, job.config()); options.log && !changed.empty())
-    options.log(fmt::format("job {} does not take its settings from the checkpoint: {}", job.job(), fmt::join(changed, ", ")));
+  if (const std::vector<std::string> changed = changed_settings(checkpoint, job.config());
+      options.log && !changed.empty())
+    options.log(
+        fmt::format("job {} does not take its settings from the checkpoint: {}", job.job(), fmt::join(changed, ", ")));
   job.barrier(0).step.store_relaxed(step);  // relaxed, as all here: names.N6 publishes it
   job.barrier(0).decision.store_relaxed(shm::make_decision(step, 0, 0));
   std::vector<std::uint64_t> examples = checkpoint.examples();

@@ -163,7 +163,9 @@ void check_checkpoint(const CheckpointSettings& settings) {
   CheckpointSettings without = CheckpointSettings();
   without.dir = settings.dir;
   if (settings.dir.empty() && !(settings == without))
-    throw Error("--checkpoint-every, --keep-checkpoints, --keep-best, --max-file-bytes, --fresh-start: give --checkpoint-dir DIR");
+    throw Error(
+        "--checkpoint-every, --keep-checkpoints, --keep-best, --max-file-bytes, --fresh-start: give --checkpoint-dir "
+        "DIR");
 }
 
 void check_summary(const SummarySettings& settings) {
@@ -300,7 +302,8 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
 }
 
 // What a process that trains without a ps does not do.
-constexpr const char* kOfJobs[] = {"workers-per-process", "push-every", "local-lr", "shard-data", "lr-staleness", "record"};
+constexpr const char* kOfJobs[] = {"workers-per-process", "push-every",   "local-lr",
+                                   "shard-data",          "lr-staleness", "record"};
 
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   CommandLine line(
@@ -371,7 +374,8 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   check_hyper_parameters(line, settings.ps.job.optimizer);
   if (settings.training.push_every > 1 && settings.ps.job.optimizer.rule == UpdateRule::kAdd &&
       line.was_given("clip-norm"))
-    throw Error("--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
+    throw Error(
+        "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
   if (settings.evaluate_every.is_given()) {
     if (settings.ps.publish.name.empty()) {
       settings.ps.publish.name = settings.ps.job.job;
