@@ -196,6 +196,17 @@ def test_a_model_that_becomes_double_is_refused(job):
         train(model, opt, 1)
 
 
+@pytest.mark.parametrize("rule, given", [
+    ("rmsprop", {"eps": 1e-3, "epsilon": 1e-4}), ("rmsprop", {"rho": 0.5, "alpha": 0.9}), ("adam", {"betas": (0.5, 0.9), "beta2": 0.99}),
+    ("adam", {"beta1": 0.6, "betas": (0.5, 0.9)}), ("adagrad", {"initial_accumulator": 1.0, "initial_accumulator_value": 0.5})])
+def test_a_setting_with_two_names_has_one_value(job, rule, given):
+    with pytest.raises(ValueError, match="is given twice, as .* and as .*: leave out one of its names"):
+        ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, optimizer=rule, **given)
+    same = {"eps": 1e-3, "epsilon": 1e-3, "betas": None, "beta1": 0.5}
+    with ps_shm.torch.Optimizer(torch.nn.Linear(2, 1), job, create=True, optimizer="adam", **same) as opt:
+        assert opt.param_groups[0]["betas"] == pytest.approx((0.5, 0.999)) and float(opt.worker.settings["epsilon"]) == pytest.approx(1e-3)
+
+
 def test_groups_from_named_parameters(job):
     model = net()
     with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=model.named_parameters()) as opt:

@@ -62,20 +62,29 @@ def _only(value: Any) -> Any:
 def own_names(given: dict[str, Any]) -> dict[str, Any]:
     """The settings under the job's names, except for `weight_decay`, whose meaning is the rule's (for_rule()).
 
-    Raises ValueError for settings of PyTorch that a job does not have, unless they have no effect.
+    Raises ValueError for settings of PyTorch that a job does not have, unless they have no effect, and for one that has two
+    values under two names.
     """
     own: dict[str, Any] = {}
+
+    def take(name: str, value: Any) -> None:
+        if None not in (own.get(name), value) and own[name] != value:
+            raise ValueError(f"{name} is given twice, as {own[name]} and as {value}: leave out one of its names")
+        if value is not None or name not in own:
+            own[name] = value
+
     for name, value in given.items():
         if name in _REFUSED:
             if value:
                 raise ValueError(f"{name}={value}: {_REFUSED[name]}")
         elif name == "betas":
             if value is not None:
-                own["beta1"], own["beta2"] = map(as_number, value)
+                for of_job, beta in zip(("beta1", "beta2"), value, strict=True):
+                    take(of_job, as_number(beta))
         elif name == "learning_rate":
             raise TypeError("there is no setting 'learning_rate': it is `lr`")
         elif name not in (*_WITHOUT_EFFECT, "nesterov", "decoupled_weight_decay"):
-            own[_OWN_NAMES.get(name, name)] = as_number(value)
+            take(_OWN_NAMES.get(name, name), as_number(value))
     for flag, rule in (("nesterov", "nesterov"), ("decoupled_weight_decay", "adamw")):
         if given.get(flag):
             own["optimizer"] = rule
