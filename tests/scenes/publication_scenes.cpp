@@ -438,7 +438,7 @@ std::vector<SceneCase> scenes_of_publications() {
       waiting_scene("publication: with two records, two readers that wait, and one or the publisher dies", Size::kLarge,
                     {.readers = 2, .leases = 1, .records = 2, .deaths = 1}),
       waiting_scene("publication: a publisher gives memory back beside two readers, and one of the three dies",
-                    Size::kLarge, {.readers = 2, .leases = 1, .deaths = 1, .trims = true}),
+                    Size::kLarge, {.generations = 2, .readers = 2, .leases = 1, .deaths = 1, .trims = true}),
       waiting_scene("publication: a publisher and a reader that waits die three times", Size::kLarge,
                     {.generations = 4, .deaths = 3}),
       {"round: two writers of one generation", [] { return std::make_unique<RoundScene>(); }},
