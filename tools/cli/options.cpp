@@ -372,10 +372,13 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);
-  if (settings.training.push_every > 1 && settings.ps.job.optimizer.rule == UpdateRule::kAdd &&
-      line.was_given("clip-norm"))
-    throw Error(
-        "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
+  if (settings.training.push_every > 1 && settings.ps.job.optimizer.rule == UpdateRule::kAdd) {
+    if (line.was_given("clip-norm"))
+      throw Error(
+          "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
+    if (line.was_given("ema"))
+      throw Error("--ema: optimizer add, the default with --push-every, keeps no averages; choose --optimizer sgd");
+  }
   if (settings.evaluate_every.is_given()) {
     if (settings.ps.publish.name.empty()) {
       settings.ps.publish.name = settings.ps.job.job;
