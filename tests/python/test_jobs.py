@@ -618,7 +618,9 @@ def test_a_snapshot_says_whose_push_is_in_it_in_part(job):
                     state = view.state()
                 with view.snapshot() as snapshot:
                     ranks = snapshot.partial_ranks
+                before = view.global_step
                 os.kill(pusher.pid, signal.SIGCONT)
+                wait_until(lambda: view.global_step > before, "another push")
                 assert ranks == ([0] if said else [])
                 is_torn = len({value for array in state.values() for value in (array.min(), array.max())}) > 1
                 assert said or not is_torn
