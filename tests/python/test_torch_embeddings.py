@@ -160,38 +160,67 @@ def test_an_embedding_has_a_rate_of_its_own(job):
         assert torch.allclose(slow.weight[3], before[3] - 0.01) and torch.allclose(keyed(torch.tensor([3])), torch.tensor(-0.2))
 
 
+class TwoGroups(torch.nn.Module):
+    def __init__(self, keyed, embeddings=1):
+        super().__init__()
+        self.e = torch.nn.ModuleList([ps_shm.torch.Embedding(f"e{i}", 64, 1, rule="sgd", keyed=keyed) for i in range(embeddings)])
+        self.a, self.b = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+
+    def values(self):
+        return torch.tensor([self.a.weight.item(), self.b.weight.item(), *(e([2]).item() for e in self.e)])
+
+    def backward(self):
+        (self.a.weight + self.b.weight + sum(e([2]) for e in self.e)).sum().backward()
+
+    def changes(self, opt):
+        """Of a step with gradients of 1: of each group's weight, and of a row of each embedding."""
+        opt.zero_grad()
+        before = self.values()
+        self.backward()
+        opt.step()
+        return (before - self.values()).tolist()
+
+
 @pytest.mark.parametrize("keyed", [False, True])
-@pytest.mark.parametrize("rates", [(1.0, 1.0), (0.1, 0.01)], ids=["one rate", "a rate of each group"])
+@pytest.mark.parametrize("of_rows", [0, 1, None], ids=["in the first group", "in the last group", "in none"])
+@pytest.mark.parametrize("lr", [None, 0.5], ids=["", "the job has another rate"])
 @pytest.mark.parametrize("schedule", [
-    lambda k: 0.5**k, [lambda k: 0.5**k, lambda k: 0.25**k], [lambda k: 1.0, lambda k: float(k % 2)]], ids=["alike", "two", "from and to 0"])
-def test_rows_have_the_rate_of_the_last_group(job, keyed, rates, schedule):
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.e = ps_shm.torch.Embedding("e", 64, 1, rule="sgd", keyed=keyed)
-            self.a, self.b = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
-
-        def values(self):
-            return torch.tensor([self.a.weight.item(), self.b.weight.item(), self.e([2]).item()])
-
-    model = Model()
-    groups = [{"params": part.parameters(), "lr": rate} for part, rate in zip((model.a, model.b), rates)]
-    with ps_shm.torch.Optimizer(model, job, create=True, params=groups) as opt:
+    lambda k: 0.5**k, [lambda k: 0.5**k, lambda k: 0.25**k], [lambda k: 1.0, lambda k: float(k % 2)], [lambda k: k / 4, lambda k: 1.0]],
+    ids=["alike", "two", "last from and to 0", "first from 0"])
+def test_rows_have_the_rate_of_their_group(job, keyed, of_rows, lr, schedule):
+    model = TwoGroups(keyed)
+    groups = [{"params": list(part.parameters()), "lr": rate} for part, rate in zip((model.a, model.b), (0.1, 0.01))]
+    if of_rows is not None:
+        groups[of_rows]["params"] += model.e.parameters()
+    with ps_shm.torch.Optimizer(model, job, create=True, params=groups, **({} if lr is None else {"lr": lr})) as opt:
         scheduler = torch.optim.lr_scheduler.LambdaLR(opt, schedule)
         for _ in range(4):
-            before, wanted = model.values(), [group["lr"] for group in opt.param_groups]
-            (model.a.weight + model.b.weight + model.e([2])).sum().backward()
-            opt.step()
-            assert (before - model.values()).tolist() == pytest.approx([*wanted, wanted[1]], rel=1e-3, abs=1e-6)
-            opt.zero_grad()
+            wanted = [group["lr"] for group in opt.param_groups]
+            assert model.changes(opt) == pytest.approx([*wanted, wanted[1 if of_rows is None else of_rows]], rel=1e-3, abs=1e-6)
             scheduler.step()
 
 
-def test_rows_cannot_begin_with_a_group_without_a_rate(job):
-    model = torch.nn.ModuleList([ps_shm.torch.Embedding("e", 10, 4), torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)])
-    groups = [{"params": model[1].parameters()}, {"params": model[2].parameters(), "lr": 0.0}]
-    with pytest.raises(ValueError, match="has the rows of each Embedding, has lr=0; freeze"):
-        ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=groups)
+@pytest.mark.parametrize("keyed", [False, True])
+def test_rows_of_a_group_without_a_rate_wait_for_one(job, keyed):
+    model = TwoGroups(keyed)
+    groups = [{"params": model.a.parameters(), "lr": 0.1}, {"params": model.b.parameters(), "lr": 0.0}]
+    with ps_shm.torch.Optimizer(model, job, create=True, params=groups) as opt:
+        for rate in (0.0, 0.2, 0.0, 0.05):
+            opt.param_groups[1]["lr"] = rate
+            assert model.changes(opt) == pytest.approx([0.1, rate, rate], rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_embeddings_of_several_groups_have_rates_that_change_alike(job, keyed):
+    model = TwoGroups(keyed, embeddings=2)
+    groups = [{"params": [*part.parameters(), *e.parameters()], "lr": rate} for part, e, rate in zip((model.a, model.b), model.e, (0.1, 0.02))]
+    with ps_shm.torch.Optimizer(model, job, create=True, params=groups) as opt:
+        for factor in (1.0, 0.5, 0.0, 2.0):
+            opt.param_groups[0]["lr"], opt.param_groups[1]["lr"] = 0.1 * factor, 0.02 * factor
+            assert model.changes(opt) == pytest.approx([0.1 * factor, 0.02 * factor] * 2, rel=1e-3, abs=1e-6)
+        opt.param_groups[1]["lr"] = 0.3
+        with pytest.raises(ps_shm.Error, match="groups with an Embedding have changed by different factors; put them into one"):
+            opt.step()
 
 
 def test_an_embedding_begins_with_given_rows(job):

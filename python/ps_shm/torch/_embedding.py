@@ -120,7 +120,8 @@ class Embedding(torch.nn.Module):
             for Worker.table().
         dtype: of the rows in the table, torch.float32 or torch.bfloat16, which takes half the memory. The module returns
             rows, and takes gradients, of float32.
-        lr: the rows' learning rate, a fixed multiple of the job's. None: the job's.
+        lr: the rows' learning rate, a fixed multiple of the job's. None: that of the Optimizer's group that the module's
+            parameter is in, by default the last one; without an Optimizer, the job's.
         initializer: a function that fills a tensor with the initial values, such as torch.nn.init.zeros_. Not with
             keyed=True.
         share: whether another embedding of this process may have the same table.
@@ -200,7 +201,8 @@ class Embedding(torch.nn.Module):
     def attach(self, worker: Worker, lr_scale: float = 1.0) -> None:
         """Creates the table in the worker's job, or finds it if another worker has created it.
 
-        lr_scale: what the job's rate is multiplied by for the rows, if the Embedding has no `lr` of its own.
+        lr_scale: what the job's rate is multiplied by for the rows, if the module has no `lr` of its own. All that attach to
+            the table must say the same.
 
         Weights that were loaded by load_state_dict() are the initial values: a table that others have begun stays as it is.
         """
@@ -414,10 +416,6 @@ class Embedding(torch.nn.Module):
             self.table.push(ids, gradients)
         else:
             self.variable.push_rows(ids, gradients)
-
-    def discard(self) -> None:
-        """Forgets the gradients computed since the last push()."""
-        self._stand_in.take_rows()
 
     # The table lies in no memory of this process.
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:

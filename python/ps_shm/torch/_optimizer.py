@@ -111,13 +111,17 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._groups = groups(self._model, params)
         self._only = None if params is None else {name for group in self._groups for name in group.parameters}
         self._parameters = parameters(self._model, may_be_on_gpu=True, only=self._only)
+        self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
+        # The rows of an Embedding whose parameter `params` has not follow the last group.
+        group_of = {id(p): number for number, group in enumerate(self._groups) for p in group.parameters.values()}
+        self._groups_of_tables = [group_of.get(id(next(e.parameters())), len(self._groups) - 1) for e in self._embeddings]
         self._prefix = prefix
         settings = own_names(settings)
         if local is not None and create:
             settings.setdefault("optimizer", "add")
         if create:
             require_momentum(settings)
-            take_defaults(settings, self._groups)
+            take_defaults(settings, self._groups, self._groups_of_tables)
         self._local, self._push_every, self._buffers_policy = local, push_every, buffers
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
@@ -176,8 +180,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _declare(self) -> None:
         said = self.worker.settings
-        self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
-        self._rates = Rates(self._membership, self._groups, self._prefix, has_tables=bool(self._embeddings))
+        self._rates = Rates(self._membership, self._groups, self._prefix, self._groups_of_tables)
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
         # Each chunk is copied as it is pushed, if that is at once, and if the local steps need no copy of their own.
@@ -188,8 +191,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._declare_parameters({**self._parameters, **parameters(self._model, True, self._only)})
         self._rates.read(self._bundle)
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
-        for embedding in self._embeddings:
-            embedding.attach(self.worker, lr_scale=self._rates.of_tables)
+        for embedding, group in zip(self._embeddings, self._groups_of_tables):
+            embedding.attach(self.worker, lr_scale=self._rates.of_table(group))
         self._link()
         self.pull()
 
@@ -234,9 +237,11 @@ class Optimizer(Joined, torch.optim.Optimizer):
             self._link()
             self.pull()
         self._rates.follow(self.param_groups, self._bundle)
-        moves_tables = self._rates.moves_tables(self.param_groups)
-        for embedding in self._embeddings:
-            embedding.push() if moves_tables else embedding.discard()
+        for embedding, group in zip(self._embeddings, self._groups_of_tables):
+            if self._rates.moves_table(self.param_groups[group]):
+                embedding.push()
+            else:
+                embedding.drop()
         if self._local is not None:
             self._local.step()
             self._since_push += 1

@@ -12,11 +12,11 @@ from ._settings import as_number, decay_of
 _Factors = tuple[float, float]  # what the job's rate, and its decay, are multiplied by
 
 
-def take_defaults(settings: dict[str, Any], groups: list[Group]) -> None:
-    """Takes from the groups what the settings of a job that is created here do not say."""
+def take_defaults(settings: dict[str, Any], groups: list[Group], of_tables: list[int]) -> None:
+    """Takes from the groups what the settings of a job that is created here do not say. `of_tables`: as for Rates."""
     rates = [group.lr for group in groups]
     if settings.get("lr") is None and None not in rates:
-        settings["lr"] = rates[0]
+        settings["lr"] = rates[of_tables[0]] if of_tables and rates[of_tables[0]] else rates[0]
     decays = [group.weight_decay for group in groups if group.weight_decay]
     if settings.get("weight_decay") is None and decays:
         settings["weight_decay"] = max(decays)
@@ -47,13 +47,14 @@ class Rates:
 
     What the groups ask for becomes the job's through the living worker of the lowest rank. Rates that change by the same
     factor are one change of the job's rate, if no prefix says that there are other models; otherwise that rate stays, and
-    each variable's multiple of it changes. Rows of tables have a fixed multiple of the job's rate: with these, that rate
-    follows the last group, which they are in.
+    each variable's multiple of it changes. The multiple that the rows of a table have is fixed, so with tables the job's
+    rate follows the groups that these are in.
     """
 
-    def __init__(self, membership: Membership, groups: list[Group], prefix: str, has_tables: bool) -> None:
+    def __init__(self, membership: Membership, groups: list[Group], prefix: str, of_tables: list[int]) -> None:
+        """`of_tables`: the number of the group that each table is in."""
         said = membership.worker.settings
-        self._has_tables = has_tables
+        self._of_tables = sorted(set(of_tables))
         self._membership, self._groups, self._prefix = membership, groups, prefix
         self._worker, self._rule, self._mode = membership.worker, said["optimizer"], said["mode"]
         self._decay, self._beta2 = said[decay_of(self._rule)], said["beta2"]
@@ -63,13 +64,11 @@ class Rates:
         self._of_groups = self._declared
         self._live = self._read_live()
         self._has_led = False
-        if has_tables and self.of_tables == 0 and self._live["lr"] != 0:
-            raise ValueError("params: the last group, which has the rows of each Embedding, has lr=0; freeze the Embedding instead")
 
-    @property
-    def of_tables(self) -> float:
-        """What the job's rate is multiplied by for the rows of tables, as for the variables of the last group."""
-        return self._declared[-1][0]
+    def of_table(self, group: int) -> float:
+        """What the job's rate is multiplied by for the rows of the tables in a group. Those of a group without a rate are
+        not pushed: the multiple is that for the rate that it gets."""
+        return self._declared[group][0] or 1.0
 
     def declared(self, which: Literal["rate", "decay"], variables: Container[str]) -> dict[str, float]:
         """The factors with which these variables are declared, by name."""
@@ -117,9 +116,9 @@ class Rates:
         self._of_groups = factors
         self._give(bundle, have_changed)
 
-    def moves_tables(self, param_groups: list[dict[str, Any]]) -> bool:
-        """Whether the rows of tables are to be pushed. Not if the last group has no rate, and the job has one for others."""
-        return as_number(param_groups[-1]["lr"]) != 0 or self._live["lr"] == 0
+    def moves_table(self, group: dict[str, Any]) -> bool:
+        """Whether the rows of a table in a group are to be pushed. Not if it has no rate, and the job has one for others."""
+        return as_number(group["lr"]) != 0 or self._live["lr"] == 0
 
     def give(self, bundle: Bundle) -> None:
         """Gives the factors of its group to each variable that the bundle has got since follow()."""
@@ -159,10 +158,13 @@ class Rates:
         factors = [rate for rate, _ in self._of_groups]
         of_job = [rate / factor for rate, factor in zip(rates, factors) if factor != 0] or [self._live["lr"]]
         have_changed_alike = all(math.isclose(rate, of_job[0], rel_tol=1e-6) for rate in of_job)
-        is_of_job = self._has_tables or not self._prefix
+        is_of_job = bool(self._of_tables) or not self._prefix
         if have_changed_alike and is_of_job and all(rate == 0 for rate, factor in zip(rates, factors) if factor == 0):
             return of_job[0], factors
-        base = rates[-1] / self.of_tables if self._has_tables and rates[-1] != 0 else self._live["lr"] or max(rates)
+        bases = [rates[group] / self.of_table(group) for group in self._of_tables if rates[group] != 0]
+        if not all(math.isclose(base, bases[0], rel_tol=1e-6) for base in bases):
+            raise Error("the rates of groups with an Embedding have changed by different factors; put them into one group")
+        base = bases[0] if bases else self._live["lr"] or max(rates)
         return base, [rate / base for rate in rates]
 
     def _wanted_decays(self, decays: list[float]) -> list[float]:
