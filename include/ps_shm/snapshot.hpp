@@ -84,8 +84,9 @@ class Snapshot {
   /// @throws Error (kNotFound) if the snapshot has no such variable.
   bool is_point_in_time(const std::string& name) const;
 
-  /// The number of updates that a chunk of the variable `name` has had at the snapshot point, on average. In-place: the
-  /// average number of pushes of the whole variable that a block has had by now.
+  /// The number of steps by its rule that the optimizer's state of a chunk of the variable `name` contains at the
+  /// snapshot point, on average: adds and assigns do not count, and Slots::kReset sets it to 0. In-place: the average
+  /// number of pushes of the whole variable that a block has had by now.
   ///
   /// @throws Error (kNotFound) if the snapshot has no such variable.
   std::uint64_t updates(const std::string& name) const;

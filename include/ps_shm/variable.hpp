@@ -31,8 +31,8 @@ enum class Slots {
   /// The state is kept. Where the values are a function of the state (ftrl), the state is solved for. A moving average
   /// is set to the assigned values.
   kKeep,
-  /// The state is reset to that of a variable that was just initialised with the assigned values. One thing is not
-  /// reset: in versioned variables the update count that adam and ema use is the chunk's version, which goes on.
+  /// The state is reset to that of a variable that was just initialised with the assigned values, with the count of
+  /// steps that adam and ema use.
   kReset
 };
 

@@ -138,7 +138,8 @@ void add_stored(nb::module_& module) {
             return nb::tuple(extents);
           },
           nb::sig("def shape(self) -> tuple[int, ...]"), "The extents of the axes; () for a scalar.")
-      .def_ro("updates", &StoredVariable::updates, "The number of updates that it has had, on average over its chunks.")
+      .def_ro("updates", &StoredVariable::updates,
+              "The number of steps that its optimizer state contains, on average over its chunks.")
       .def_ro("is_point_in_time", &StoredVariable::is_point_in_time, "Whether all of its elements are from one moment.")
       .def_ro("slots", &StoredVariable::slots, "The names of its optimizer slots; a moving average is called 'ema'.")
       .def("__repr__", [](const StoredVariable& self) {

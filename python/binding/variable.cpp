@@ -352,8 +352,7 @@ of the highest rank stay. A gradient that is pushed afterwards applies to the ne
 Args:
     values: an array of the variable's dtype. A number is accepted for a float32 variable of one element.
     reset: False: the optimizer's state is kept (rule ftrl: solved for), and a moving average is set to the values.
-        True: the state begins anew, as when the variable was initialised; only the update count that adam and ema use
-        in versioned variables goes on.
+        True: the state begins anew, as when the variable was initialised.
 
 Raises:
     Error: as add(), except that every dtype can be assigned.

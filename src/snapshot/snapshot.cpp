@@ -315,7 +315,7 @@ std::uint64_t Snapshot::updates(const std::string& name) const {
     pieces += part.record->pieces;
     for (std::uint64_t piece = 0; piece < part.record->pieces; ++piece)
       updates += is_versioned(*part.record)
-                     ? shm::VersionedVariable(shard, *part.record).image_version(piece, impl_->point.epoch)
+                     ? shm::VersionedVariable(shard, *part.record).image_steps(piece, impl_->point.epoch)
                      : shm::InplaceVariable(shard.data(), *part.record).pushes(piece);
   }
   return updates / pieces;

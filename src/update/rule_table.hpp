@@ -1,7 +1,8 @@
 // The update rules, one row each: the traits of a rule (traits.hpp), and its arithmetic for one element.
 // Used by the loops over elements: rules.cpp (versioned chunks), elements.hpp (in place). All is wait-free.
 //
-// With w the value, g the pushed gradient, r the learning rate, t the number of this update of the chunk (from 1)
+// With w the value, g the pushed gradient, r the learning rate, t the number of this update (from 1) since the chunk's
+// state began
 //   g' = clip(scale * g) + l2 * w           clip to [-clip_value, clip_value]; then, decoupled weight decay:
 //   w' = w - r * weight_decay * w           Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2019
 //   add       w += scale * g                neither clipped, nor decayed

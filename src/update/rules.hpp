@@ -45,7 +45,7 @@ inline std::size_t slots_per_element(const Settings& settings) noexcept {
 // What changes from one chunk and update to the next.
 struct Moment {
   float lr = 0.0F;
-  std::uint64_t updates = 0;  // number of earlier updates of this chunk
+  std::uint64_t updates = 0;  // number of earlier updates that this chunk's state contains
   std::uint64_t first = 0;    // number of the chunk's first element in the variable; bfloat16 alone needs it
 };
 

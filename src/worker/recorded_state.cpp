@@ -42,12 +42,12 @@ std::uint64_t RecordedState::apply(update::Change how, std::span<const float> nu
     recording_.before_push(chunks, piece.chunk);
     const float* const given = numbers.data() + (how == update::Change::kStep ? piece.from() : piece.values_from());
     const shm::SwapResult result = chunks.push_chunk(
-        piece.chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
-          recording_.trying(version);
+        piece.chunk, free_buffers, labelled(context.label, how), [&](float* out, const float* in, shm::ChunkPast past) {
+          recording_.trying(past.version);
           if (how == update::Change::kStep)
             update::apply(settings,
-                          {rate_at(version, piece.index(), shm::kVersionMask, context), version, piece.from()}, out, in,
-                          piece.stride(), given, context.scale, piece.count());
+                          {rate_at(past.version, piece.index(), shm::kVersionMask, context), past.steps, piece.from()},
+                          out, in, piece.stride(), given, context.scale, piece.count());
           else
             update::change(settings, how, context.lr, out, in, piece.stride(), given, piece.count());
         });

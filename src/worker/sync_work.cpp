@@ -207,9 +207,9 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
     const std::uint64_t count = target.variable.gradient_size(chunk), stride = target.variable.stride();
     const std::uint64_t first = target.first_element(chunk);
     const float* following = chunk + 1 < target.variable.chunks() ? target.variable.likely_place(chunk + 1) : nullptr;
-    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+    const auto update = [&](float* out, const float* in, shm::ChunkPast past) {
       const auto apply_step = [&](float* to, const float* from) {
-        update::apply_combined(target.settings, {rate, version, first}, to, from, stride, input, count, following);
+        update::apply_combined(target.settings, {rate, past.steps, first}, to, from, stride, input, count, following);
       };
       if (target.changes.are_any())
         change(target, chunk, thread, rate, out, in, !input.empty(), apply_step);
@@ -217,8 +217,8 @@ void SyncWork::apply_gradients(std::uint64_t step, const shm::Decision& decision
         apply_step(out, in);
       return true;
     };
-    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread),
-                                                 {core_.rank, step, decision.epoch}, update));
+    const shm::UpdateLabel label{core_.rank, step, decision.epoch, !input.empty(), target.changes.resets};
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread), label, update));
   });  // it does not matter which helper has applied it
 }
 
@@ -236,7 +236,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
     const std::uint64_t count = target.variable.gradient_size(chunk), stride = target.variable.stride();
     const std::uint64_t first = target.first_element(chunk);
     const bool means = !update::traits_of(target.settings.rule).is_sum;
-    const auto update = [&](float* out, const float* in, std::uint64_t version) {
+    const auto update = [&](float* out, const float* in, shm::ChunkPast past) {
       if (!has_sum) {
         change(target, chunk, thread, rate, out, in, false, [](float*, const float*) {});
         return true;
@@ -246,7 +246,7 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
           target.accumulator->try_use_sum(chunk, step, [&](const float* sum, const shm::RankSet& contributors) {
             found = true;
             const auto apply_step = [&](float* to, const float* from) {
-              update::apply(target.settings, {rate, version, first}, to, from, stride, sum,
+              update::apply(target.settings, {rate, past.steps, first}, to, from, stride, sum,
                             means ? 1.0F / static_cast<float>(contributors.size()) : 1.0F, count);
             };
             if (has_changes)
@@ -257,8 +257,8 @@ void SyncWork::apply_sums(std::uint64_t step, const shm::Decision& decision, Gra
       return whole &&
              found;  // barrier.B9: checked again before the swap; not found: the step is over, the chunk includes it
     };
-    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread),
-                                                 {core_.rank, step, decision.epoch}, update));
+    const shm::UpdateLabel label{core_.rank, step, decision.epoch, has_sum, target.changes.resets};
+    static_cast<void>(target.variable.apply_step(chunk, step, core_.threads.free_buffers(thread), label, update));
   });
 }
 

@@ -76,6 +76,13 @@ struct Piece {
   std::uint64_t stride() const noexcept { return part.versioned->stride(); }
 };
 
+// The same label for an update of that kind.
+constexpr shm::UpdateLabel labelled(shm::UpdateLabel label, update::Change how) noexcept {
+  label.is_step = how == update::Change::kStep;
+  label.resets = how == update::Change::kReset;
+  return label;
+}
+
 // What all chunks of one push have in common.
 struct PushContext {
   shm::UpdateLabel label;

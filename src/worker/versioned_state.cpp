@@ -91,14 +91,14 @@ void VersionedState::copy_in_blocks(std::uint64_t count, const float* out, float
 
 // As update::apply(); where `copy` is not nullptr, the values go there, too. Not inlined, so that other pushes do not
 // save registers for it.
-[[gnu::noinline]] void VersionedState::apply_and_copy(const update::Call& call, std::uint64_t version,
+[[gnu::noinline]] void VersionedState::apply_and_copy(const update::Call& call, std::uint64_t steps,
                                                       std::uint64_t first, float* out, const float* in,
                                                       std::uint64_t stride, const float* g, std::uint64_t count,
                                                       const float* following, float* copy) const {
-  if (copy == nullptr) return update::apply(call, version, first, out, in, stride, g, count, following);
+  if (copy == nullptr) return update::apply(call, steps, first, out, in, stride, g, count, following);
   copy_in_blocks(count, out, copy, [&](std::uint64_t at, std::uint64_t n) {
     const float* const next = at + n < count ? in + at + n : following;
-    update::apply(call, version, first + at, out + at, in + at, stride, g + at, n, next);
+    update::apply(call, steps, first + at, out + at, in + at, stride, g + at, n, next);
   });
 }
 
@@ -114,30 +114,30 @@ template <bool kInPlace>
     shm::FreeBuffers& free_buffers = threads.free_buffers(thread);
     const auto swap = [&] {
       return chunks.push_chunk(
-          chunk, free_buffers, context.label, [&](float* out, const float* in, std::uint64_t version) {
+          chunk, free_buffers, context.label, [&](float* out, const float* in, shm::ChunkPast past) {
             if (copies_blocks || context.lr_staleness) [[unlikely]] {
               const update::Call call =
                   context.lr_staleness
-                      ? update::resolve(settings, rate_at(version, piece.index(), shm::kVersionMask, context),
+                      ? update::resolve(settings, rate_at(past.version, piece.index(), shm::kVersionMask, context),
                                         context.scale)
                       : call_;
-              return apply_and_copy(call, version, piece.from(), out, in, piece.stride(), g, piece.count(), following,
-                                    copies_blocks ? copy : nullptr);
+              return apply_and_copy(call, past.steps, piece.from(), out, in, piece.stride(), g, piece.count(),
+                                    following, copies_blocks ? copy : nullptr);
             }
-            update::apply(call_, version, piece.from(), out, in, piece.stride(), g, piece.count(), following);
+            update::apply(call_, past.steps, piece.from(), out, in, piece.stride(), g, piece.count(), following);
           });
     };
     const auto change = [&] {
       const std::optional<shm::SwapResult> result = chunks.try_push_in_place(
           chunk, free_buffers, context.label,
-          [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n, std::uint64_t version,
+          [&](float* values, std::uint64_t apart, std::uint64_t begin, std::uint64_t n, shm::ChunkPast past,
               const shm::UndoLog* log) {
             const auto apply = [&](std::uint64_t at, std::uint64_t some) {
               float* const block = values + at;
               if (log == nullptr)
-                return update::apply(call_, version, piece.from(), block, block, apart, g + begin + at, some);
+                return update::apply(call_, past.steps, piece.from(), block, block, apart, g + begin + at, some);
               const float* const next = at + some < n ? block + some : following;
-              update::apply_in_place(call_, version, block, apart, g + at, some, next, log->behind(at));
+              update::apply_in_place(call_, past.steps, block, apart, g + at, some, next, log->behind(at));
             };
             if (copy == nullptr) return apply(0, n);
             copy_in_blocks(n, values, copy + begin, apply);
@@ -178,10 +178,11 @@ std::uint64_t VersionedState::push(const GradientInput& gradient, const PushCont
 std::uint64_t VersionedState::change(update::Change how, std::span<const float> values, const PushContext& context,
                                      Threads& threads, std::vector<std::uint64_t>* versions) {
   if (versions != nullptr) versions->resize(pieces);
+  const shm::UpdateLabel label = labelled(context.label, how);
   return for_pushed<Numbers::kValues>(
       values, threads, [&](Piece piece, const float* given, std::uint32_t thread, std::uint64_t& retries) {
         const shm::SwapResult result = piece.part.versioned->push_chunk(
-            piece.chunk, threads.free_buffers(thread), context.label, [&](float* out, const float* in, std::uint64_t) {
+            piece.chunk, threads.free_buffers(thread), label, [&](float* out, const float* in, shm::ChunkPast) {
               update::change(settings, how, context.lr, out, in, piece.stride(), given, piece.count());
             });
         retries += result.retries;
@@ -195,12 +196,12 @@ std::uint64_t VersionedState::change_once(const ChangeOnce& change, const PushCo
                                           std::uint64_t ticket, shm::GuestBlocks&) {
   for_pieces(0, pieces, 0, [&](Piece piece) {
     const float* const given = change.values.data() + piece.values_from();
-    const auto apply = [&](float* out, const float* in, std::uint64_t) {
+    const auto apply = [&](float* out, const float* in, shm::ChunkPast) {
       update::change(settings, change.how, context.lr, out, in, piece.stride(), given, piece.count());
       return true;
     };
-    static_cast<void>(
-        piece.part.versioned->apply_step(piece.chunk, ticket - 1, threads.free_buffers(0), context.label, apply));
+    static_cast<void>(piece.part.versioned->apply_step(piece.chunk, ticket - 1, threads.free_buffers(0),
+                                                       labelled(context.label, change.how), apply));
   });
   return 0;
 }

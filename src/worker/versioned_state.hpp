@@ -38,7 +38,7 @@ struct PS_SHM_HIDDEN VersionedState : VariableState {
   std::uint64_t push_chunks(const GradientInput& gradient, const PushContext& context, Threads& threads);
   template <class Apply>
   void copy_in_blocks(std::uint64_t count, const float* out, float* copy, const Apply& apply) const;
-  void apply_and_copy(const update::Call& call, std::uint64_t version, std::uint64_t first, float* out, const float* in,
+  void apply_and_copy(const update::Call& call, std::uint64_t steps, std::uint64_t first, float* out, const float* in,
                       std::uint64_t stride, const float* g, std::uint64_t count, const float* following,
                       float* copy) const;
   std::uint64_t push_in_place(const GradientInput& gradient, const PushContext& context, Threads& threads);

@@ -153,6 +153,23 @@ TEST_CASE("guests: in mode sync too, in one step of the workers (guest.G2, guest
   kill_at_every_store(Mode::kSync);
 }
 
+TEST_CASE("guests: an assignment is no step of adam, and a reset sets its count to zero (slot.V15)") {
+  JobConfig config = with_guests(Mode::kAsync);
+  config.optimizer = {.rule = UpdateRule::kAdam, .lr = 0.5F, .beta1 = 0.5F, .beta2 = 0.75F};
+  Job job(config);
+  Worker worker = job.join();
+  const Variable v = worker.variable({.name = "v", .shape = {kElements}, .layout = Layout::kVersioned}, zero);
+  Worker guest(guest_of(job.config));
+  const std::vector<Variable> one = {guest.variable("v")};
+  const std::vector<float> eights(kElements, 8.0F);
+  const std::vector<std::span<const std::byte>> values = {std::as_bytes(std::span(eights))};
+  for (std::uint64_t ticket = 1; ticket < 7; ++ticket) {
+    guest.assign_once(ticket, one, values, ticket % 2 == 0 ? Slots::kReset : Slots::kKeep);
+    worker.push(v, std::vector<float>(kElements, 3.0F));
+    for (const float value : pulled(worker, v)) REQUIRE(value == doctest::Approx(7.5F).epsilon(1e-5));
+  }
+}
+
 TEST_CASE("guests: values are assigned, and a smaller ticket is refused") {
   for (const Mode mode : {Mode::kAsync, Mode::kSsp}) {
     CAPTURE(to_string(mode));

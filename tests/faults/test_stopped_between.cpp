@@ -145,7 +145,7 @@ TEST_CASE(
                         REQUIRE(other.buffer_class == record.buffer_class);
                         VersionedVariable v = job.versioned(record), w = job.versioned(other);
                         FreeBuffers free_buffers(job.segments, 0);
-                        const auto keep = [](float*, const float*, std::uint64_t) {};
+                        const auto keep = [](float*, const float*, ChunkPast) {};
                         // gains w's buffer, which is v's after this many pushes
                         w.push_chunk(0, free_buffers, {}, keep);
                         for (std::uint32_t i = 0; i < kFreeBuffersPerClass; ++i)
@@ -168,7 +168,7 @@ TEST_CASE(
   VariableShm& sums = job.declare("sums", 4);
   FreeBuffers mine(job.segments, 0), others(job.segments, 1);
   VersionedVariable chunk = job.versioned(values), sum = job.versioned(sums);
-  const auto add = [](float* out, const float* in, std::uint64_t) {
+  const auto add = [](float* out, const float* in, ChunkPast) {
     for (int i = 0; i < 4; ++i) out[i] = in[i] + 1;
     return true;
   };

@@ -35,10 +35,9 @@ struct Probed {
     VersionedVariable variable = job.versioned(record);
     FreeBuffers of_others{job.segments, 1};
     const auto copy = [&](float* out, const float* in) { std::copy_n(in, variable.chunk_size(chunk), out); };
-    variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+    variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, ChunkPast) {
       if (others-- > 0)
-        variable.push_chunk(chunk, of_others, {},
-                            [&](float* more, const float* from, std::uint64_t) { copy(more, from); });
+        variable.push_chunk(chunk, of_others, {}, [&](float* more, const float* from, ChunkPast) { copy(more, from); });
       copy(out, in);
     });
   }

@@ -63,7 +63,7 @@ struct ViewedJob : test::TestJob {
     shm::FreeBuffers free_buffers(segments, 0);
     const std::size_t floats = record.piece_elements;
     for (std::uint64_t chunk = 0; chunk < variable.chunks(); ++chunk)
-      variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+      variable.push_chunk(chunk, free_buffers, {}, [&](float* out, const float* in, shm::ChunkPast) {
         for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + 1;
       });
   }

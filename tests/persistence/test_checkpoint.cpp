@@ -162,6 +162,19 @@ TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with t
   CHECK(rest.view().slot("a", "t") == std::vector<float>(1500, 4.0F));
 }
 
+TEST_CASE("adam continues from a checkpoint with the count of its steps since its state was reset") {
+  const test::Folder folder;
+  TrainedJob whole({.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdam}});
+  whole.train(30);
+  whole.worker.assign(whole.worker.variable("a"), std::vector<float>(1500, 4.0F), Slots::kReset);
+  whole.train(2);
+  TrainedJob rest(
+      {.chunk_bytes = 1024, .optimizer = {.rule = UpdateRule::kAdam}, .restore = whole.save(folder.path())});
+  for (TrainedJob* const job : {&whole, &rest}) job->train(3);
+  CHECK(rest.view().values("a") == whole.view().values("a"));
+  CHECK(rest.view().variables()[0].updates == 5);
+}
+
 TEST_CASE("a different number of workers shares out the examples seen so far") {
   const test::Folder folder;
   std::string saved;

@@ -394,6 +394,25 @@ def test_a_checkpoint_of_torch_is_given_to_the_job(job, tmp_path, mode):
         assert not any(slots["momentum_buffer"].any() for slots in saved["state"].values())
 
 
+def test_adam_counts_the_steps_that_its_state_contains(job):
+    model, plain = small_model(), small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer="adam", lr=0.01) as opt:
+        train(model, opt, 5)
+        opt.assign()
+        assert {slots["step"].item() for slots in opt.state_dict()["state"].values()} == {0}
+        plain.load_state_dict(model.state_dict())
+        theirs = torch.optim.Adam(plain.parameters(), lr=0.01)
+        train(model, opt, 3)
+        train(plain, theirs, 3)
+        for ours, parameter in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(ours, parameter, rtol=1e-4, atol=1e-5)
+        opt.assign(reset=False)  # of values that were only limited: no step
+        train(model, opt, 1)
+        train(plain, theirs, 1)
+        for ours, parameter in zip(model.parameters(), plain.parameters()):
+            torch.testing.assert_close(ours, parameter, rtol=1e-4, atol=1e-5)
+
+
 def train_by_schedule(model, optimizer, scheduler, steps):
     for _ in range(steps):
         train(model, optimizer, 1)

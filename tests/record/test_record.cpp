@@ -316,6 +316,24 @@ TEST_CASE("record: assignments and sums are recorded in order") {
   CHECK(order.pulls(0, 2) == 1);
 }
 
+TEST_CASE("record: a recorded worker's reset sets adam's count to zero (slot.V15)") {
+  const test::Folder folder;
+  const JobConfig config =
+      test::config_of({.optimizer = {.rule = UpdateRule::kAdam, .lr = 0.5F, .beta1 = 0.5F, .beta2 = 0.75F}});
+  Server server(config);
+  WorkerOptions given = test::options(config, 0);
+  given.record = folder.path();
+  Worker worker(given);
+  const Variable variable = worker.variable(test::vector_of(10, std::nullopt), test::zero);
+  const std::vector<float> gradient(10, 3.0F);
+  for (int push = 0; push < 3; ++push) worker.push(variable, gradient);
+  worker.assign(variable, std::vector<float>(10, 8.0F), Slots::kReset);
+  worker.push(variable, gradient);
+  worker.add(variable, std::vector<float>(10, 0.0F));
+  worker.push(variable, gradient);
+  for (const float value : test::pulled(worker, variable)) CHECK(value == doctest::Approx(7).epsilon(1e-5));
+}
+
 TEST_CASE("record: a recording longer than what is mapped at a time is complete") {
   const test::Folder folder;
   constexpr std::uint64_t kPushes = 300'000;  // of 5 bytes or more

@@ -48,6 +48,7 @@ class SlotScene : public Scene {
       explorer.model(&buffer.stamp);
       explorer.model(&buffer.included_steps);
       explorer.model(&buffer.contributors.bits[0]);
+      if (shape.has_adds) explorer.model(&skipped_of(buffer));
       explorer.name(&buffer.stamp, fmt::format("stamp {}", number));
       explorer.name(&buffer.included_steps, fmt::format("included {}", number));
       explorer.name(&buffer.contributors.bits[0], fmt::format("fork {}", number));
@@ -158,6 +159,7 @@ class SlotScene : public Scene {
         float out[8];
         std::fill_n(out, 8, 1.0F);
         variables_[variable].pull_image(0, 1, out);
+        if (shape_.has_adds && variables_[variable].image_steps(0, 1) != 0) explorer.fail("steps of later pushes");
         for (std::size_t k = 0; k < shape_.floats; ++k)
           if (out[k] != 0) explorer.fail("a later push is in the image");
         explorer.forget(i);
@@ -174,7 +176,7 @@ class SlotScene : public Scene {
     explorer.add([this, rank, steps] {
       FreeBuffers free_buffers(job_.segments, rank);
       for (std::uint32_t step = 0; step < steps; ++step) {
-        const auto add = [&](float* out, const float* in, std::uint64_t) { return add_to(out, in, float(1U << step)); };
+        const auto add = [&](float* out, const float* in, ChunkPast) { return add_to(out, in, float(1U << step)); };
         if (variables_[0].apply_step(0, step, free_buffers, {}, add) == StepResult::kApplied)
           log_.helped[rank] += 1U << 4 * step;
         note(0, step, step);
@@ -271,11 +273,23 @@ class SlotScene : public Scene {
   }
 
   SwapResult push_once(std::uint32_t rank, FreeBuffers& free_buffers, std::uint32_t variable, std::uint32_t number) {
-    const auto add = [&](float* out, const float* in, std::uint64_t) { return add_to(out, in, float(1U << number)); };
+    ChunkPast last;
+    std::uint32_t before = 0;
+    const auto add = [&](float* out, const float* in, ChunkPast past) {
+      last = past, before = static_cast<std::uint32_t>(in[0]);
+      return add_to(out, in, float(1U << number));
+    };
+    const bool is_step = !shape_.has_adds || number % 2 == 0;
     const SwapResult result =
-        variables_[variable].push_chunk(0, free_buffers, {rank, 0, shape_.has_snapshot_point ? 1U : 0U}, add);
+        variables_[variable].push_chunk(0, free_buffers, {rank, 0, shape_.has_snapshot_point ? 1U : 0U, is_step}, add);
+    if (last.steps != steps_in(before)) explorer.fail("a push was told another number of steps (slot.V15)");
     note(variable, number, result.version);
     return result;
+  }
+
+  // The steps among the pushes that are in this value.
+  std::uint64_t steps_in(std::uint32_t values) const noexcept {
+    return std::uint64_t(std::popcount(shape_.has_adds ? values & 0x55555555U : values));
   }
 
   // The push has returned.
@@ -309,13 +323,13 @@ class SlotScene : public Scene {
 
   // The update of version v adds 1 << v to each float.
   void push_in_place(std::uint32_t rank, std::uint32_t variable, FreeBuffers& free_buffers) {
-    const auto add = [&](float* values, std::uint64_t, std::uint64_t, std::uint64_t, std::uint64_t version,
+    const auto add = [&](float* values, std::uint64_t, std::uint64_t, std::uint64_t, ChunkPast past,
                          const UndoLog* log) {
       if (log != nullptr) explorer.fail("an update that the model does not see");
-      for (std::uint32_t i = 0; i < shape_.of_block; ++i) values[i] += float(1U << version);
+      for (std::uint32_t i = 0; i < shape_.of_block; ++i) values[i] += float(1U << past.version);
     };
-    const auto add_all = [&](float* out, const float* in, std::uint64_t version) {
-      for (const std::size_t i : modelled_) out[i] = in[i] + float(1U << version);
+    const auto add_all = [&](float* out, const float* in, ChunkPast past) {
+      for (const std::size_t i : modelled_) out[i] = in[i] + float(1U << past.version);
     };
     try {
       std::optional<SwapResult> result;
@@ -453,6 +467,9 @@ class SlotScene : public Scene {
       check_version(i, version_of(word), static_cast<std::uint32_t>(values[0]), certain_ & pushes_of_[i]);
       if (buffer.stamp.load_relaxed() != make_stamp(records_[i]->first_chunk, version_of(word)))
         explorer.fail("the current buffer has another stamp");
+      if (past_of(version_of(word), skipped_of(buffer).load_relaxed()).steps !=
+          steps_in(static_cast<std::uint32_t>(values[0])))
+        explorer.fail("the current buffer has another number of steps");
     }
     for (const auto& of_reader : log_.pulls)
       for (const Log::Pull& pull : of_reader)

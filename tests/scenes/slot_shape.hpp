@@ -12,6 +12,7 @@ struct Shape {
   std::uint32_t variables = 1, ranks = 2;
   bool is_recovered = false;        // the words of free buffers are modelled as well
   bool has_snapshot_point = false;  // snapshot point 1 is open, and all pushes are after it
+  bool has_adds = false;            // pushes with an odd number are no steps that an optimizer's state counts
   bool is_in_place = false;         // pushes change chunks where they lie
   std::uint32_t of_block = 1;       // floats that are modelled of each block: its first ones, all of the last block
   bool has_swaps = false;           // of these, each may be a swap as well

@@ -77,7 +77,7 @@ TEST_CASE("versioned slot: no push of many threads is lost, and no pull is torn"
         const std::size_t count = targets[v].chunk_size(chunk);
         retries += targets[v]
                        .push_chunk(chunk, free_buffers, {.rank = rank, .step = push},
-                                   [count](float* out, const float* in, std::uint64_t) {
+                                   [count](float* out, const float* in, ChunkPast) {
                                      for (std::size_t i = 0; i < count; ++i) out[i] = in[i] + 1;
                                    })
                        .retries;
@@ -119,7 +119,7 @@ TEST_CASE("versioned slot: in a sync step by many helpers each chunk gets one up
         for (std::uint64_t i = 0; i < variable.chunks(); ++i) {  // afterwards all chunks include the step
           const std::uint64_t chunk = (i + rank) % variable.chunks();
           const std::size_t count = variable.chunk_size(chunk);
-          const auto update = [count](float* out, const float* in, std::uint64_t) {
+          const auto update = [count](float* out, const float* in, ChunkPast) {
             for (std::size_t k = 0; k < count; ++k) out[k] = in[k] + 1;
             return true;
           };

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ps_shm/errors.hpp"
+#include "ps_shm/snapshot.hpp"
 #include "support/job.hpp"
 #include "support/rule_reference.hpp"
 #include "update/rules.hpp"
@@ -120,6 +121,51 @@ TEST_CASE("state that is kept stays in effect: momentum continues after an assig
     job.worker.assign(job.variable, std::vector<float>(3, 8.0F), Slots::kReset);
     job.worker.push(job.variable, std::vector<float>(3, 0.0F));
     CHECK(job.pull() == std::vector<float>(3, 8.0F));
+  }
+}
+
+// With gradients of one size, each step of adam is as long as the rate, if its count is that of its moments' steps.
+TEST_CASE("adam counts the steps that its moments contain: no adds or assigns, and none from before a reset") {
+  constexpr std::size_t kCount = 5000;  // of chunks that a single writer changes in place
+  for (const Layout layout : {Layout::kVersioned, Layout::kSingleWriter, Layout::kInplace}) {
+    if (!fits(UpdateRule::kAdam, layout)) continue;
+    CAPTURE(to_string(layout));
+    VariableJob job({.layout = layout,
+                     .chunk_bytes = 1 << 15,
+                     .optimizer = {.rule = UpdateRule::kAdam, .lr = kRate, .beta1 = 0.5F, .beta2 = 0.75F}},
+                    spec_of({kCount}));
+    const std::vector<float> gradient(kCount, 3.0F), none(kCount, 0.0F);
+    float expected = 0;
+    const auto push = [&] {
+      job.worker.push(job.variable, gradient);
+      expected -= kRate;
+    };
+    const auto check = [&] {
+      for (const float value : job.pull()) REQUIRE(value == doctest::Approx(expected).epsilon(1e-5));
+    };
+    const auto assign = [&](float value, Slots slots) {
+      job.worker.assign(job.variable, std::vector<float>(kCount, value), slots);
+      expected = value;
+    };
+    for (int i = 0; i < 4; ++i) assign(2, Slots::kKeep);
+    push();
+    check();
+    for (int i = 0; i < 4; ++i) job.worker.add(job.variable, none);
+    push();
+    check();
+    assign(4, Slots::kReset);
+    for (int step = 0; step < 3; ++step) {
+      push();
+      check();
+    }
+    assign(8, Slots::kKeep);
+    push();
+    check();
+    const Snapshot before = job.worker.snapshot();
+    assign(1, Slots::kReset);
+    push();
+    check();
+    if (layout != Layout::kInplace) CHECK(before.updates("v") == 4);
   }
 }
 

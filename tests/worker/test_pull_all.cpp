@@ -256,7 +256,7 @@ TEST_CASE("only chunks that have changed are copied again") {
   shm::VersionedVariable chunks(job.shard(0), record);
   shm::FreeBuffers free_buffers(job, 1);
   chunks.push_chunk(1, free_buffers, {},
-                    [&](float* to, const float*, std::uint64_t) { std::fill_n(to, record.piece_elements, 5.0F); });
+                    [&](float* to, const float*, shm::ChunkPast) { std::fill_n(to, record.piece_elements, 5.0F); });
   CHECK(worker.pull_if_changed(variable, out, since) == 1);
   for (std::size_t i = 0; i < kElements; ++i) CHECK(out[i] == (i / record.piece_elements == 1 ? 5.0F : 1.0F));
   CHECK(since.of_chunks == std::vector<std::uint64_t>{1, 2, 1});

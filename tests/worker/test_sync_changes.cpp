@@ -86,6 +86,25 @@ TEST_CASE("if a worker assigns twice in a step the last assignment wins, and a r
   }
 }
 
+TEST_CASE("adam counts from zero after a reset, and its first step may be that of the same step") {
+  for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic})
+    for (const bool has_push : {false, true}) {
+      CAPTURE(int(reduce));
+      const JobConfig config =
+          in_steps(2, reduce, {.rule = UpdateRule::kAdam, .lr = 0.5F, .beta1 = 0.5F, .beta2 = 0.75F});
+      int mine = 0, others = 0;
+      const Part resets = [&](Worker& worker, const Variable& v) {
+        if (mine++ == 2) return static_cast<void>(worker.assign(v, all(8), Slots::kReset));
+        worker.push(v, all(2));
+      };
+      const Part pushes = [&](Worker& worker, const Variable& v) {
+        if (others++ != 2 || has_push) worker.push(v, all(2));
+      };
+      for (const float value : run(config, {resets, pushes}, 5))
+        REQUIRE(value == doctest::Approx(8 - 0.5F * (has_push ? 3 : 2)).epsilon(1e-5));
+    }
+}
+
 TEST_CASE("two kinds of contribution by a worker to one variable in a step are an error, and the step continues") {
   for (const Reduce reduce : {Reduce::kOrdered, Reduce::kAtomic}) {
     CAPTURE(int(reduce));

@@ -288,8 +288,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         What others have pushed since the last pull is lost. In mode sync this ends a step, and so waits for the other
         workers.
 
-        reset: whether the optimizer's state begins anew, except for adam's count of steps, without which the next steps are
-            longer (docs/variables.md); False: for values that were only limited, such as by clamp_().
+        reset: whether the optimizer's state begins anew; False: for values that were only limited, such as by clamp_().
         """
         self._bundle.assign([floats(p) for p in self._parameters.values()], reset=reset)
         self._buffers.assign()

@@ -106,7 +106,7 @@ constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) noexce
 }
 
 inline constexpr std::uint64_t kMagic = 0x31304d4853535021;  // "!PSSHM01"
-inline constexpr std::uint32_t kLayoutVersion = 23;          // raised with every change of the layout
+inline constexpr std::uint32_t kLayoutVersion = 24;          // raised with every change of the layout
 inline constexpr std::uint32_t kArithmeticVersion = 2;  // raised when an update rule's results change (barrier.B10)
 
 inline constexpr std::uint32_t kMaxRanks = 256;
@@ -385,7 +385,7 @@ struct alignas(kCacheLine) BufferHeaderShm {
   AtomicShm<std::uint64_t> writer_step;     // global step of the last update
   AtomicShm<std::uint32_t> writer;          // rank of the last update
   AtomicShm<std::uint32_t> pad0;
-  RankSetShm contributors;  // of accumulators: the ranks included (barrier.B9); otherwise: preimage_of()
+  RankSetShm contributors;  // of accumulators: the ranks included (barrier.B9); else preimage_of(), skipped_of()
 };
 
 // The record of one free buffer. There are kFreeBuffersPerClass of them for each lane, shard and class (slot.V5).

@@ -29,6 +29,14 @@ struct UpdateLabel {
   std::uint32_t rank = 0;
   std::uint64_t step = 0;
   std::uint64_t epoch = 0;
+  bool is_step = true;  // by the update rule: the optimizer's state counts it
+  bool resets = false;  // the state is reset, before the step if it is one
+};
+
+// What a chunk has had before an update.
+struct ChunkPast {
+  std::uint64_t version = 0;  // updates of any kind
+  std::uint64_t steps = 0;    // those that the optimizer's state contains
 };
 
 struct SwapResult {
@@ -47,6 +55,17 @@ constexpr std::uint64_t make_preimage(std::uint64_t epoch, std::uint64_t buffer)
   return epoch << 24 | buffer;
 }
 constexpr std::uint64_t preimage_epoch(std::uint64_t preimage) noexcept { return preimage >> 24; }
+
+// The skipped field of such a buffer: how many of the chunk's versions are no steps that the optimizer's state contains,
+// as they were adds or assigns, or came before a reset (slot.V15). A step leaves it as it is, also where the buffer is
+// changed in place.
+inline AtomicShm<std::uint64_t>& skipped_of(BufferHeaderShm& header) noexcept { return header.contributors.bits[1]; }
+inline const AtomicShm<std::uint64_t>& skipped_of(const BufferHeaderShm& header) noexcept {
+  return header.contributors.bits[1];
+}
+constexpr ChunkPast past_of(std::uint64_t version, std::uint64_t skipped) noexcept {
+  return {version, (version - skipped) & kVersionMask};
+}
 
 // The buffer that a chunk preserves beside its current one: the one that the pre-image field names, or initially the
 // chunk's own buffer of the variable's reserve. 0 if there is none; accumulators have none.

@@ -27,11 +27,11 @@ class SingleWriterChunks : public ChunkBuffers {
  public:
   using ChunkBuffers::ChunkBuffers;
 
-  // Applies exactly one update to the chunk where it lies. update(values, stride, begin, count, version, log) changes
-  // `count` elements from element `begin` on, whose floats lie at `values` and, array k, at values + k * stride;
-  // `version` is the number of updates before. If `log` is not nullptr it keeps the old floats of each block there.
+  // Applies exactly one update to the chunk where it lies. update(values, stride, begin, count, past, log) changes
+  // `count` elements from element `begin` on, whose floats lie at `values` and, array k, at values + k * stride. If
+  // `log` is not nullptr it keeps the old floats of each block there.
   // Nothing, and the caller has to call push_chunk(): the chunk's current values belong to a snapshot. Wait-free.
-  // Requires: no other process pushes to the variable, and no other thread to the chunk.
+  // Requires: no other process pushes to the variable, and no other thread to the chunk; it is a step.
   template <class Update>
   std::optional<SwapResult> try_push_in_place(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label,
                                               Update&& update) {
@@ -51,12 +51,14 @@ class SingleWriterChunks : public ChunkBuffers {
     buffer.writer_step.store_relaxed(label.step);
     const std::uint64_t count = gradient_size(chunk);
     float* const values = parameters(buffer);
+    const ChunkPast past =
+        past_of(version_of(old), skipped_of(buffer).load_relaxed());  // slot.V15: only the owner writes it
     if (kThreadSanitizer || model_of(&buffer) != nullptr)
       change_copies(values, count, log, [&](float* block, std::uint64_t begin, std::uint64_t elements) {
-        update(block, UndoLog::kBlock, begin, elements, version_of(old), nullptr);
+        update(block, UndoLog::kBlock, begin, elements, past, nullptr);
       });
     else
-      update(values, stride_, 0, count, version_of(old), &log);  // (slot.U3)
+      update(values, stride_, 0, count, past, &log);  // (slot.U3)
     complete(chunk, old, buffer, log);
     FreeBuffers::lost(undo);
     return SwapResult{.version = version_of(old)};

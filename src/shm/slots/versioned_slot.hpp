@@ -145,16 +145,18 @@ class VersionedVariable : public SingleWriterChunks {
   // reserve.
   std::uint64_t pull_image(std::uint64_t chunk, std::uint64_t epoch, float* out, std::uint64_t array = 0) const {
     return with_image(
-        chunk, epoch,
-        [&](const float* image) {
-          racing_copy(out, image + place_of(array), array_size(chunk, array));  // (snapshot.C9)
-        },
-        [&](std::uint64_t word) { return try_pull_changing(chunk, word, out, array); });
+               chunk, epoch,
+               [&](const float* image) {
+                 racing_copy(out, image + place_of(array), array_size(chunk, array));  // (snapshot.C9)
+               },
+               [&](std::uint64_t word) { return try_pull_changing(chunk, word, out, array); })
+        .version;
   }
-  // The same for the version alone.
-  std::uint64_t image_version(std::uint64_t chunk, std::uint64_t epoch) const {
+  // The same for the number of steps that the image's optimizer state contains.
+  std::uint64_t image_steps(std::uint64_t chunk, std::uint64_t epoch) const {
     return with_image(
-        chunk, epoch, [](const float*) {}, [&](std::uint64_t word) { return changing(word) != 0; });
+               chunk, epoch, [](const float*) {}, [&](std::uint64_t word) { return changing(word) != 0; })
+        .steps;
   }
 
   // The buffer that the chunk preserves beside its current one (snapshot.C6), or 0. A single attempt; wait-free.
@@ -167,8 +169,8 @@ class VersionedVariable : public SingleWriterChunks {
                : 0;
   }
 
-  // Applies exactly one update to the chunk. update(out, in, version) computes new parameters and optimizer slots from
-  // `in` into `out`; `version` is the number of updates before. It may be called several times. Lock-free.
+  // Applies exactly one update to the chunk. update(out, in, past) computes new parameters and optimizer slots from `in`
+  // into `out`. It may be called several times. Lock-free.
   template <class Update>
   SwapResult push_chunk(std::uint64_t chunk, FreeBuffers& free_buffers, UpdateLabel label, Update&& update) {
     SwapResult result;
@@ -176,8 +178,8 @@ class VersionedVariable : public SingleWriterChunks {
       poll_in_model(result.retries == 0, result.retries);
       std::uint64_t old = words_[chunk].word.load_acquire();                            // (slot.W1)
       const std::uint64_t included = at(buffer_of(old)).included_steps.load_relaxed();  // slot.V4: slot.W6 checks it
-      const auto compute = [&](float* out, const float* in) {
-        update(out, in, version_of(old));
+      const auto compute = [&](float* out, const float* in, ChunkPast past) {
+        update(out, in, past);
         return true;
       };
       if (try_swap(chunk, old, free_buffers, label, included, nullptr, compute)) {
@@ -191,7 +193,7 @@ class VersionedVariable : public SingleWriterChunks {
   }
 
   // Applies a sync step (barrier.B5), unless the chunk already includes `step`. Every helper computes the same bits,
-  // and one helper's swap succeeds. If what update(out, in, version) has read changed in the meantime, it returns
+  // and one helper's swap succeeds. If what update(out, in, past) has read changed in the meantime, it returns
   // false and is called again. Lock-free.
   template <class Update>
   StepResult apply_step(std::uint64_t chunk, std::uint64_t step, FreeBuffers& free_buffers, UpdateLabel label,
@@ -202,8 +204,7 @@ class VersionedVariable : public SingleWriterChunks {
       const std::uint64_t included = buffer.included_steps.load_relaxed();
       if (!is_whole(buffer, chunk, old)) continue;  // slot.V4: otherwise `included` may be another chunk's
       if (included > step) return StepResult::kAlreadyIncluded;
-      const auto compute = [&](float* out, const float* in) { return update(out, in, version_of(old)); };
-      if (try_swap(chunk, old, free_buffers, label, step + 1, nullptr, compute)) return StepResult::kApplied;
+      if (try_swap(chunk, old, free_buffers, label, step + 1, nullptr, update)) return StepResult::kApplied;
     }
   }
 
@@ -223,7 +224,7 @@ class VersionedVariable : public SingleWriterChunks {
       if (is_first) contributors = {};
       if (contributors.contains(label.rank) && !again) return ContributeResult::kAlreadyIn;
       contributors.insert(label.rank);
-      const auto compute = [&](float* out, const float* in) {
+      const auto compute = [&](float* out, const float* in, ChunkPast) {
         sum(out, is_first ? nullptr : in);
         return true;
       };
@@ -304,19 +305,20 @@ class VersionedVariable : public SingleWriterChunks {
 
   float* begin_chunk(std::uint64_t chunk, std::span<const float> values, std::uint64_t version) noexcept;
 
-  // Calls read(parameters of the image) until what it has read is the untorn image; returns its version. If an update
-  // in place is changing that image, calls read_changing(word) until it returns true.
+  // Calls read(parameters of the image) until what it has read is the untorn image; returns its past. If an update in
+  // place is changing that image, calls read_changing(word) until it returns true.
   template <class Read, class ReadChanging>
-  std::uint64_t with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read, ReadChanging&& read_changing) const {
+  ChunkPast with_image(std::uint64_t chunk, std::uint64_t epoch, Read&& read, ReadChanging&& read_changing) const {
     for (;;) {
       const std::uint64_t word = words_[chunk].word.load_acquire();  // (slot.R1)
       const BufferHeaderShm& buffer = at(buffer_of(word));
       const std::uint64_t preimage = preimage_of(buffer).load_relaxed();
-      if (!is_whole(buffer, chunk, word)) {  // slot.V4: otherwise `preimage` may belong to another chunk
+      const std::uint64_t skipped = skipped_of(buffer).load_relaxed();
+      if (!is_whole(buffer, chunk, word)) {  // slot.V4: otherwise these may belong to another chunk
         if (!is_changing_still(chunk, word)) continue;
-        // An update in place leaves the field as it is, so it is this chunk's.
+        // An update in place leaves the fields as they are, so they are this chunk's.
         if (preimage_epoch(preimage) < epoch) {
-          if (read_changing(word)) return (version_of(word) - 1) & kVersionMask;  // slot.V13
+          if (read_changing(word)) return past_of((version_of(word) - 1) & kVersionMask, skipped);  // slot.V13
           continue;
         }
       }
@@ -324,8 +326,8 @@ class VersionedVariable : public SingleWriterChunks {
           preimage_epoch(preimage) >= epoch;  // then the image is the preserved buffer, which stays as it is
       const BufferHeaderShm& image = has_preimage ? at(buffer_of(preimage)) : buffer;
       read(parameters(image));
-      const std::uint64_t version = image.stamp.load_relaxed() & kVersionMask;
-      if (has_preimage || is_whole(buffer, chunk, word)) return version;
+      const ChunkPast past = past_of(image.stamp.load_relaxed() & kVersionMask, skipped_of(image).load_relaxed());
+      if (has_preimage || is_whole(buffer, chunk, word)) return past;
     }
   }
 
@@ -339,7 +341,7 @@ class VersionedVariable : public SingleWriterChunks {
     return set;
   }
 
-  // compute(out, in) returns false if what it was computed from has changed in the meantime.
+  // compute(out, in, past) returns false if what it was computed from has changed in the meantime.
   template <class Compute>
   bool try_swap(std::uint64_t chunk, std::uint64_t old, FreeBuffers& free_buffers, UpdateLabel label,
                 std::uint64_t included, const RankSet* contributors, Compute&& compute) {
@@ -362,7 +364,10 @@ class VersionedVariable : public SingleWriterChunks {
     out.stamp.store_relaxed(kBuilding);  // (slot.W3)
     fault_point(FaultPoint::kPushBuilding);
     fence_release();  // (slot.W3) slot.V2: no byte before the stamp; pairs with slot.R3
-    const bool is_good = racing_update(parameters(out), parameters(in), payload_floats(), compute);  // (slot.W4)
+    const std::uint64_t skipped = label.resets ? version_of(old) : skipped_of(in).load_relaxed();  // slot.V15
+    const bool is_good = racing_update(                                                            // (slot.W4)
+        parameters(out), parameters(in), payload_floats(),
+        [&](float* to, const float* from) { return compute(to, from, past_of(version_of(old), skipped)); });
     fault_point(FaultPoint::kPushComputed);
     if (!is_good) {
       FreeBuffers::lost(free_buffer);
@@ -372,7 +377,8 @@ class VersionedVariable : public SingleWriterChunks {
       for (std::size_t i = 0; i < contributors->bits.size(); ++i)
         out.contributors.bits[i].store_relaxed(contributors->bits[i]);
     } else {
-      preimage_of(out).store_relaxed(preimage);  // (snapshot.C6)
+      preimage_of(out).store_relaxed(preimage);                              // (snapshot.C6)
+      skipped_of(out).store_relaxed(label.is_step ? skipped : skipped + 1);  // slot.V15
     }
     out.included_steps.store_relaxed(included);
     out.writer.store_relaxed(label.rank);

@@ -30,7 +30,7 @@ struct Past {
     REQUIRE(variable.chunks() == 2);
     FreeBuffers free_buffers(job.segments, 0);
     for (const std::uint64_t chunk : {0, 1})
-      variable.push_chunk(chunk, free_buffers, {}, [](float*, const float*, std::uint64_t) {});
+      variable.push_chunk(chunk, free_buffers, {}, [](float*, const float*, ChunkPast) {});
     const std::uint64_t old = word(0).load_acquire();
     in_flight = free_buffers.begin(record, record.first_chunk, old, buffer_of(old));
     for (Member* member : {&first, &second}) member->barrier.arrive(0);

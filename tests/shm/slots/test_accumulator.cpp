@@ -242,7 +242,7 @@ TEST_CASE("accumulator: a variable and its accumulator share a buffer class but 
       for (std::uint64_t i = 0; i < sum.chunk_size(0); ++i) out[i] = (in == nullptr ? 0 : in[i]) + float(step);
     };
     REQUIRE(sum.contribute(0, free_buffers, {0, step}, false, add) == ContributeResult::kAdded);
-    REQUIRE(variable.apply_step(0, step, free_buffers, {0, step}, [&](float* out, const float* in, std::uint64_t) {
+    REQUIRE(variable.apply_step(0, step, free_buffers, {0, step}, [&](float* out, const float* in, ChunkPast) {
       return sum.try_use_sum(0, step, [&](const float* s, const RankSet&) {
         for (std::uint64_t i = 0; i < variable.chunk_size(0); ++i) out[i] = in[i] + s[i];
       });

@@ -13,7 +13,7 @@ using test::TestJob;
 
 namespace {
 
-void copy_up(float* out, const float* in, std::uint64_t) { *out = *in + 1; }
+void copy_up(float* out, const float* in, ChunkPast) { *out = *in + 1; }
 
 // One variable; each rank pushes through its own attachment, which holds its byte while the rank lives.
 struct Scene {

@@ -29,7 +29,7 @@ constexpr std::uint64_t kElements = 200;
 constexpr std::uint32_t kFree = 0, kWanted = 1, kGranted = 2;  // values of the hint
 
 auto add_one(std::uint64_t floats) {
-  return [floats](float* out, const float* in, std::uint64_t) {
+  return [floats](float* out, const float* in, ChunkPast) {
     for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + 1;
   };
 }
@@ -135,12 +135,12 @@ void push_with_hint(TestJob& job, VariableShm& record, std::uint32_t altered) {
   int calls = 0;
   for (int push = 0; push < 1000; ++push) {
     hint.store_relaxed(altered);
-    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, std::uint64_t version) {
+    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, ChunkPast past) {
       if (push % 10 == 0 && ++calls % 4 != 0) {
         variable.push_chunk(0, others, {}, add_one(kElements));
         hint.store_relaxed(altered);
       }
-      add_one(kElements)(out, in, version);
+      add_one(kElements)(out, in, past);
     });
   }
 }

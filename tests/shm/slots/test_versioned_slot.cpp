@@ -16,7 +16,7 @@ namespace {
 
 // Adds `delta` to the parameters of chunk `chunk`.
 auto add(const VersionedVariable& variable, std::uint64_t chunk, float delta) {
-  return [floats = variable.chunk_size(chunk), delta](float* out, const float* in, std::uint64_t) {
+  return [floats = variable.chunk_size(chunk), delta](float* out, const float* in, ChunkPast) {
     for (std::size_t i = 0; i < floats; ++i) out[i] = in[i] + delta;
     return true;
   };
@@ -109,7 +109,7 @@ TEST_CASE("versioned slot: optimizer slots are stored with the parameters") {
   FreeBuffers free_buffers(job.segments, 0);
   const std::size_t stride = record.piece_elements;
   for (int push = 0; push < 5; ++push)
-    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+    variable.push_chunk(0, free_buffers, {}, [&](float* out, const float* in, ChunkPast) {
       out[stride] = in[stride] + 1;  // the slot counts pushes
       out[0] = in[0] + out[stride];  // the parameter sums the counts
     });
@@ -137,11 +137,10 @@ TEST_CASE("versioned slot: a push that another one overtakes is applied once, to
   OneVariable t;
   FreeBuffers others(t.job.segments, 1);
   int calls = 0;
-  const SwapResult result =
-      t.variable.push_chunk(0, t.free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
-        if (++calls <= 3) t.variable.push_chunk(0, others, {}, add(t.variable, 0, 100));
-        add(t.variable, 0, 1)(out, in, 0);
-      });
+  const SwapResult result = t.variable.push_chunk(0, t.free_buffers, {}, [&](float* out, const float* in, ChunkPast) {
+    if (++calls <= 3) t.variable.push_chunk(0, others, {}, add(t.variable, 0, 100));
+    add(t.variable, 0, 1)(out, in, {});
+  });
   CHECK(calls == 4);
   CHECK(result.retries == 3);
   CHECK(result.version == 3);
@@ -256,9 +255,9 @@ TEST_CASE("versioned slot: a helper that another one overtakes applies nothing")
   OneVariable t;
   FreeBuffers others(t.job.segments, 1);
   const StepResult result =
-      t.variable.apply_step(0, 0, t.free_buffers, {}, [&](float* out, const float* in, std::uint64_t) {
+      t.variable.apply_step(0, 0, t.free_buffers, {}, [&](float* out, const float* in, ChunkPast) {
         t.variable.apply_step(0, 0, others, {}, add(t.variable, 0, 1));
-        return add(t.variable, 0, 1)(out, in, 0);
+        return add(t.variable, 0, 1)(out, in, {});
       });
   CHECK(result == StepResult::kAlreadyIncluded);
   CHECK(all(pull(t.variable, 0).values, 11));
