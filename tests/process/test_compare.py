@@ -26,7 +26,7 @@ from sparse import tables
 
 # Prints one repetition of the cases that match --benchmark_filter, each value drawn around its centre. Machines drift:
 # everything gets slower by a factor that grows with each call of any program in the folder.
-PROGRAM = """#!{python}
+PROGRAM = """#!{python} -IS
 import json, pathlib, random, re, sys
 CENTRES = {centres!r}
 options = dict(word.lstrip("-").split("=", 1) for word in sys.argv[1:])
@@ -54,10 +54,12 @@ for name, counters in CENTRES.items():
 pathlib.Path(options["benchmark_out"]).write_text(json.dumps({{"context": {{}}, "benchmarks": entries}}))
 """
 
+PUSH, RACY = (f"push/{scheme}/floats:1000/processes:2" for scheme in ("versioned", "racy_simd"))
+SYNC = "sync/empty/processes:2"
 CENTRES = {
-    "push/versioned/floats:1000/processes:2": {"GB/s": 20.0, "limit": 30.0, "lost_%": 0.0},
-    "push/racy_simd/floats:1000/processes:2": {"GB/s": 18.0, "lost_%": 5.0},
-    "sync/empty/processes:2": {"real_time": 1.5},
+    PUSH: {"GB/s": 20.0, "limit": 30.0, "lost_%": 0.0},
+    RACY: {"GB/s": 18.0, "lost_%": 5.0},
+    SYNC: {"real_time": 1.5},
 }
 
 
@@ -69,10 +71,9 @@ class Compare(unittest.TestCase):
 
     def program(self, name, seed, factors=None, noise=0.02):
         """A program whose counters differ from CENTRES by the factors {(case, counter): factor}."""
-        centres = {
-            case: {counter: centre * (factors or {}).get((case, counter), 1.0) for counter, centre in counters.items()}
-            for case, counters in CENTRES.items()
-        }
+        factors = factors or {}
+        centres = {case: {counter: centre * factors.get((case, counter), 1.0) for counter, centre in counters.items()}
+                   for case, counters in CENTRES.items()}
         path = self.folder / name
         path.write_text(PROGRAM.format(python=sys.executable, centres=centres, seed=seed, noise=noise))
         path.chmod(0o755)
@@ -80,101 +81,56 @@ class Compare(unittest.TestCase):
 
     def saved(self, name, centre, repetitions=12, seed=1):
         draw = random.Random(seed)
-        entries = [
-            {
-                "name": "scalar/add/processes:1",
-                "run_name": "scalar/add/processes:1",
-                "run_type": "iteration",
-                "time_unit": "ns",
-                "real_time": centre * draw.uniform(0.99, 1.01),
-                "cpu_time": 1.0,
-            }
-            for _ in range(repetitions)
-        ]
+        case = {"name": "scalar/add/processes:1", "run_name": "scalar/add/processes:1", "run_type": "iteration",
+                "time_unit": "ns", "cpu_time": 1.0}
+        entries = [{**case, "real_time": centre * draw.uniform(0.99, 1.01)} for _ in range(repetitions)]
         path = self.folder / name
         path.write_text(json.dumps({"benchmarks": entries}))
         return path
 
     def compare(self, *arguments, code=0):
         report = self.folder / "report.json"
-        done = subprocess.run(
-            [
-                sys.executable,
-                str(SOURCE / "benches/compare.py"),
-                "--repetitions",
-                "8",
-                *map(str, arguments),
-                "--json",
-                str(report),
-            ],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=support.PATIENCE,
-        )
+        command = [sys.executable, SOURCE / "benches/compare.py", "--repetitions", 8, *arguments, "--json", report]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, stdin=subprocess.DEVNULL,
+                              timeout=support.PATIENCE)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         if code == 2:
             self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
             return done.stderr
         return {(row["name"], row["counter"]): row["verdict"] for row in json.loads(report.read_text())["rows"]}
 
-    def test_two_of_the_same_are_the_same(self):
+    def test_two_of_the_same_are_the_same_and_are_interleaved_so_that_drift_falls_on_both(self):
         verdicts = self.compare(self.program("old", seed=1), self.program("new", seed=2))
         self.assertEqual(set(verdicts.values()), {"same"})
         self.assertEqual({case for case, _ in verdicts}, set(CENTRES))
         # The limit is a property of the machine; a time next to a rate would be the same figure twice.
         self.assertEqual({counter for _, counter in verdicts}, {"GB/s", "lost_%", "seconds"})
+        (self.folder / "calls").unlink()
+        self.compare(self.folder / "old", self.folder / "new", "--filter", "sync/")
+        self.assertEqual((self.folder / "calls").read_text().split(), ["old", "new", "new", "old"] * 4)
 
-    def test_runs_are_interleaved_so_that_drift_falls_on_both(self):
-        self.compare(self.program("old", seed=1), self.program("new", seed=2), "--filter", "sync/")
-        order = (self.folder / "calls").read_text().split()
-        self.assertEqual(order, ["old", "new", "new", "old"] * 4)
-
-    def test_a_lower_rate_is_worse_and_a_higher_one_better(self):
-        key = ("push/versioned/floats:1000/processes:2", "GB/s")
-        slow, fast = self.program("slow", seed=1), self.program("fast", seed=2, factors={key: 1.3})
-        self.assertEqual(self.compare(slow, fast, "--filter", "versioned")[key], "better")
-        self.assertEqual(self.compare(fast, slow, "--filter", "versioned", code=1)[key], "worse")
-
-    def test_a_longer_time_is_worse_and_a_shorter_one_better(self):
-        slow = self.program("slow", seed=1, factors={("sync/empty/processes:2", "real_time"): 1.3})
-        fast = self.program("fast", seed=2)
-        self.assertEqual(self.compare(slow, fast, "--filter", "sync/")["sync/empty/processes:2", "seconds"], "better")
-        self.assertEqual(
-            self.compare(fast, slow, "--filter", "sync/", code=1)["sync/empty/processes:2", "seconds"], "worse"
-        )
+    def test_a_change_is_better_or_worse_unless_it_is_below_the_threshold_or_within_the_spread(self):
+        rate, time, racy = (PUSH, "GB/s"), (SYNC, "seconds"), (RACY, "GB/s")
+        faster, slower = {rate: 1.3, (SYNC, "real_time"): 0.7}, {rate: 0.7, (SYNC, "real_time"): 1.3}
+        for what, noise, factors, options, code, expected in (
+                ("a higher rate and a shorter time", 0.02, faster, (), 0, {rate: "better", time: "better"}),
+                ("a lower rate and a longer time", 0.02, slower, (), 1, {rate: "worse", time: "worse"}),
+                ("of a control", 0.02, {racy: 0.5}, ("--filter", "racy"), 0, {racy: "worse"}),
+                ("below the threshold", 0.0, slower, ("--filter", "sync/", "--threshold", 60), 0, {time: "same"}),
+                ("within the spread", 0.5, {(SYNC, "real_time"): 1.05}, ("--filter", "sync/"), 0, {time: "same"})):
+            with self.subTest(what):
+                (self.folder / "calls").unlink(missing_ok=True)
+                old, new = self.program("old", 1, noise=noise), self.program("new", 2, factors, noise)
+                self.assertLessEqual(expected.items(), self.compare(old, new, *options, code=code).items())
 
     def test_lost_updates_where_there_were_none_are_worse(self):
         old, new = self.program("old", seed=1), self.program("new", seed=2)
         new.write_text(new.read_text().replace("'lost_%': 0.0", "'lost_%': 1.0"))
-        verdicts = self.compare(old, new, "--filter", "versioned", code=1)
-        self.assertEqual(verdicts["push/versioned/floats:1000/processes:2", "lost_%"], "worse")
-
-    def test_a_change_below_the_threshold_is_none(self):
-        key = ("sync/empty/processes:2", "real_time")
-        old, new = self.program("old", seed=1, noise=0.0), self.program("new", seed=2, noise=0.0, factors={key: 1.3})
-        self.assertEqual(
-            self.compare(old, new, "--filter", "sync/", "--threshold", 60)["sync/empty/processes:2", "seconds"], "same"
-        )
-
-    def test_a_change_within_the_spread_is_none(self):
-        key = ("sync/empty/processes:2", "real_time")
-        old, new = self.program("old", seed=1, noise=0.5), self.program("new", seed=2, noise=0.5, factors={key: 1.05})
-        self.assertEqual(self.compare(old, new, "--filter", "sync/")["sync/empty/processes:2", "seconds"], "same")
-
-    def test_controls_do_not_count(self):
-        key = ("push/racy_simd/floats:1000/processes:2", "GB/s")
-        verdicts = self.compare(
-            self.program("old", seed=1), self.program("new", seed=2, factors={key: 0.5}), "--filter", "racy"
-        )
-        self.assertEqual(verdicts[key], "worse")
+        self.assertEqual(self.compare(old, new, "--filter", "versioned", code=1)[PUSH, "lost_%"], "worse")
 
     def test_saved_measurements(self):
-        old, same, slow = (
-            self.saved("a.json", 10.0),
-            self.saved("b.json", 10.0, seed=2),
-            self.saved("c.json", 13.0, seed=3),
-        )
+        old, same, slow = (self.saved(f"{seed}.json", centre, seed=seed)
+                           for seed, centre in ((1, 10.0), (2, 10.0), (3, 13.0)))
         self.assertEqual(self.compare(old, same), {("scalar/add/processes:1", "seconds"): "same"})
         self.assertEqual(self.compare(old, slow, code=1), {("scalar/add/processes:1", "seconds"): "worse"})
 
@@ -195,11 +151,8 @@ class Verdicts(unittest.TestCase):
         return judge(Target("group", "text", "ours", target.pop("counter", "GB/s"), **target), samples)
 
     def test_a_rate_must_reach_its_share_of_the_best_rival(self):
-        samples = {
-            "ours": [{"GB/s": 10.0}] * 3,
-            "slow": [{"GB/s": 5.0}] * 3,
-            "fast": [{"GB/s": 12.0}, {"GB/s": 12.5}, {"GB/s": 50.0}],
-        }
+        samples = {"ours": [{"GB/s": 10.0}] * 3, "slow": [{"GB/s": 5.0}] * 3,
+                   "fast": [{"GB/s": 12.0}, {"GB/s": 12.5}, {"GB/s": 50.0}]}
         judged = self.judge(samples, rivals=("slow", "fast"), at_least=1.0)
         self.assertEqual((judged.rival_key, judged.ratio, judged.met), ("fast", 0.8, False))
         self.assertTrue(self.judge(samples, rivals=("slow", "fast"), at_least=0.8).met)
@@ -247,15 +200,11 @@ class Tables(unittest.TestCase):
     def test_accuracies_staleness_and_rates_have_a_table_each(self):
         entry = {"accuracy": 0.98, "staleness": 1.5, "steps_per_second": 3000.4}
         worse = {"accuracy": 0.97, "staleness": 0.0, "steps_per_second": 12.0}
-        text = "\n".join(accuracy.tables({"sgd": {"alone": entry, "async": entry, "sync": worse}}, ["async", "sync"]))
-        self.assertEqual(
-            self.cells(text),
-            [
-                {"optimizer": "sgd", "alone": "98.00", "async": "98.00", "sync": "97.00 (!)"},
-                {"optimizer": "sgd", "async": "1.50", "sync": "0.00"},
-                {"optimizer": "sgd", "async": "3000", "sync": "12"},
-            ],
-        )
+        measured = {"sgd": {"alone": entry, "async": entry, "sync": worse}}
+        text = "\n".join(accuracy.tables(measured, ["async", "sync"]))
+        self.assertEqual(self.cells(text), [{"optimizer": "sgd", "alone": "98.00", "async": "98.00", "sync": "97.00 (!)"},
+                                            {"optimizer": "sgd", "async": "1.50", "sync": "0.00"},
+                                            {"optimizer": "sgd", "async": "3000", "sync": "12"}])
 
     def test_speed_has_its_figure_the_rivals_and_three_ratios(self):
         samples = {"ours": [{"GB/s": 10.0}, {"GB/s": 11.0}], "rival": [{"GB/s": 5.0}] * 2, "own": [{"of_limit": 0.5}]}
@@ -266,14 +215,10 @@ class Tables(unittest.TestCase):
         ]
         with contextlib.redirect_stdout(io.StringIO()) as out:
             print_table(targets, samples, {"gone": "not installed"})
-        self.assertEqual(
-            [list(row.values()) for row in self.cells(out.getvalue())],
-            [
-                ["beside a rival", "10.5 GB/s", "rival", "5.00 GB/s", "2.1", "2", "2.2", "at least 1", "yes"],
-                ["beside a bound", "", "", "", "0.500", "0.500", "0.500", "at least 0.9", "**no**"],
-                ["not there", "", "gone: not installed", "", "", "", "", "", "not measured"],
-            ],
-        )
+        self.assertEqual([list(row.values()) for row in self.cells(out.getvalue())], [
+            ["beside a rival", "10.5 GB/s", "rival", "5.00 GB/s", "2.1", "2", "2.2", "at least 1", "yes"],
+            ["beside a bound", "", "", "", "0.500", "0.500", "0.500", "at least 0.9", "**no**"],
+            ["not there", "", "gone: not installed", "", "", "", "", "", "not measured"]])
 
     def test_hogwild_has_staleness_in_two_columns(self):
         run = {"scheme": "exact", "workers": 2, "combine": 1, "examples_per_second": 1.43e6, "row_updates": 10,
