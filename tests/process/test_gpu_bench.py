@@ -29,6 +29,14 @@ def run(program, *arguments, **settings):
     return done.returncode, done.stdout, done.stderr
 
 
+def measured(*arguments, code=0, **settings):
+    """What the benchmark says of the simulated GPU."""
+    done, out, err = run("gpu_on_fake", "--quick", *arguments, **settings)
+    if done != code:
+        raise AssertionError(f"exit code {done}: {out}{err}")
+    return json.loads(out)
+
+
 def leftovers():
     return glob.glob("/dev/shm/ps_shm.bench-*-gpu*")
 
@@ -37,20 +45,13 @@ def leftovers():
 class OnFake(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.code, cls.out, cls.err = run("gpu_on_fake", "--quick")
-        cls.found = json.loads(cls.out)
+        cls.found = measured()
 
-    def test_it_ends_well_and_leaves_nothing(self):
-        self.assertEqual(self.code, 0, self.out + self.err)
-        self.assertGreater(self.found["seconds"], 0)
+    def test_every_part_is_there_and_all_attributes_and_host_atomics_and_nothing_is_left(self):
         self.assertEqual(leftovers(), [])
-
-    def test_every_part_is_there(self):
-        self.assertEqual([name for name in SECTIONS if name not in self.found], [])
-        for key in ("cpu", "memory", "compiler", "commit", "load_average"):
-            self.assertIn(key, self.found["context"])
-
-    def test_it_asks_for_all_attributes_and_all_host_atomics(self):
+        self.assertGreater(self.found["seconds"], 0)
+        self.assertLessEqual(set(SECTIONS), set(self.found))
+        self.assertLessEqual({"cpu", "memory", "compiler", "commit", "load_average"}, set(self.found["context"]))
         for gpu in self.found["facts"]["gpus"]:
             self.assertEqual({one["number"] for one in gpu["attributes"].values()}, ATTRIBUTES)
             self.assertEqual(len(gpu["host_atomics"]), 13)
@@ -82,9 +83,7 @@ class OnFake(unittest.TestCase):
                 self.assertGreater(way["GB/s"], 0, name)
 
     def test_a_gpu_without_bulk_copies_has_the_other_ways_and_says_so(self):
-        code, out, err = run("gpu_on_fake", "--quick", "--only", "moves", PS_SHM_TEST_WITHOUT_BULK_COPIES="1")
-        self.assertEqual(code, 0, out + err)
-        moves = json.loads(out)["moves"]
+        moves = measured("--only", "moves", PS_SHM_TEST_WITHOUT_BULK_COPIES="1")["moves"]
         self.assertEqual(moves.pop("bulk_copies"), {"not_available": "they need compute capability 9.0"})
         for ways in moves.values():
             self.assertIn("kernel_pull", ways)
@@ -114,24 +113,20 @@ class OnFake(unittest.TestCase):
         self.assertLess(cases[1]["distinct_share"], 0.8)  # skewed
 
     def test_a_table_is_as_large_as_asked_for(self):
-        code, out, err = run("gpu_on_fake", "--quick", "--only", "rows", "--table-mib", "8")
-        self.assertEqual(code, 0, out + err)
-        self.assertEqual(json.loads(out)["rows"]["table_bytes"], 8 << 20)
-        code, out, _ = run("gpu_on_fake", "--quick", "--only", "rows", "--table-mib", str(1 << 40))
-        self.assertEqual(code, 1)
-        self.assertIn("does not fit", json.loads(out)["rows"]["error"])
+        self.assertEqual(measured("--only", "rows", "--table-mib", "8")["rows"]["table_bytes"], 8 << 20)
+        found = measured("--only", "rows", "--table-mib", str(1 << 40), code=1)
+        self.assertIn("does not fit", found["rows"]["error"])
         self.assertEqual(leftovers(), [])
 
     def test_sections_that_are_written_to_one_folder_are_printed_together(self):
         with tempfile.TemporaryDirectory() as folder:
             for sections in (["registrations"], ["registrations", "waits"]):
-                code, out, err = run("gpu_on_fake", "--quick", "--only", sections[-1], "--to", f"{folder}/new")
-                self.assertEqual(code, 0, out + err)
-                self.assertEqual([name for name in SECTIONS if name in json.loads(out)], sections)
+                found = measured("--only", sections[-1], "--to", f"{folder}/new")
+                self.assertEqual([name for name in SECTIONS if name in found], sections)
                 self.assertEqual(sorted(os.listdir(f"{folder}/new")), [f"{name}.json" for name in sections])
             for name in sections:
                 written = json.loads(pathlib.Path(folder, "new", f"{name}.json").read_text())
-                self.assertEqual(written[name], json.loads(out)[name])
+                self.assertEqual(written[name], found[name])
                 self.assertIn("gpus", written["facts"])
 
     def test_a_section_that_is_ended_early_keeps_the_cases_that_it_has(self):
@@ -159,32 +154,27 @@ class OnFake(unittest.TestCase):
 
 @unittest.skipUnless(MAY_REPORT, "skipped: debug and sanitizer builds do not report")
 class Usage(unittest.TestCase):
-    def test_without_a_gpu_it_says_so(self):
-        if glob.glob("/dev/nvidia[0-9]*"):
-            self.skipTest("there is one")
-        code, out, _ = run("gpu")
-        self.assertEqual(code, 77)
-        self.assertRegex(out, r"^skip: no GPU \(.+\)\n$")
+    SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "benches" / "gpu_rows.py"
 
-    def test_rows_beside_pytorch_need_one_too(self):
-        if glob.glob("/dev/nvidia[0-9]*"):
-            self.skipTest("there is one")
-        script = pathlib.Path(__file__).resolve().parents[2] / "benches" / "gpu_rows.py"
-        done = subprocess.run([sys.executable, script, "--build", BENCHES.parent], stdin=subprocess.DEVNULL,
-                              capture_output=True, text=True, timeout=PATIENCE)
-        self.assertEqual(done.returncode, 77, done.stderr)
-        self.assertRegex(done.stdout, r"^skip: no GPU \(.+\)\n$")
+    def rows(self, *arguments):
+        done = subprocess.run([sys.executable, self.SCRIPT, *arguments], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=PATIENCE)
+        return done.returncode, done.stdout, done.stderr
+
+    @unittest.skipIf(glob.glob("/dev/nvidia[0-9]*"), "skipped: there is a GPU")
+    def test_without_a_gpu_it_says_so_and_so_do_rows_beside_pytorch(self):
+        for code, out, err in (run("gpu"), self.rows("--build", BENCHES.parent)):
+            self.assertEqual(code, 77, err)
+            self.assertRegex(out, r"^skip: no GPU \(.+\)\n$")
 
     def test_rows_are_printed_as_a_table(self):
         with tempfile.TemporaryDirectory() as folder:
             (pathlib.Path(folder) / "benches").mkdir()
             (pathlib.Path(folder) / "benches" / "gpu").symlink_to(BENCHES / "gpu_on_fake")
-            script = pathlib.Path(__file__).resolve().parents[2] / "benches" / "gpu_rows.py"
             report = pathlib.Path(folder) / "report.json"
-            done = subprocess.run([sys.executable, script, "--build", folder, "--quick", "--json", report],
-                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("| 1")]), 4)
+            code, out, err = self.rows("--build", folder, "--quick", "--json", report)
+            self.assertEqual(code, 0, err)
+            self.assertEqual(len([line for line in out.splitlines() if line.startswith("| 1")]), 4)
             self.assertEqual(len(json.loads(report.read_text())["rows"]["cases"]), 6)
 
     def test_wrong_usage_is_an_error(self):

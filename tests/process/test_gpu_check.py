@@ -347,6 +347,7 @@ class WithStandIns(unittest.TestCase):
         spec.loader.exec_module(main := importlib.util.module_from_spec(spec))
         report, began = table.Report({"cuda": {}}, self.json), time.monotonic()
         settings = argparse.Namespace(first_light=4, quick=False, mnist=None, soak=2)
+        self.assertLess(max(seconds for *_, seconds in main.planned(settings, began - CALL_SECONDS)), 0)
         self.addCleanup(programs.allow, None)
         with unittest.mock.patch.dict(first_light.CALLS, {4: {6: 1, 9: 2}}):
             main.run_parts(report, self.build, settings, began)

@@ -21,10 +21,8 @@ WRAPPER = support.SOURCE / "benches" / "staleness_throughput"
 
 def python_with_matplotlib():
     for python in ("python3", "/usr/bin/python3"):
-        if (
-            shutil.which(python)
-            and subprocess.run([python, "-c", "import matplotlib"], capture_output=True).returncode == 0
-        ):
+        tried = [python, "-c", "import matplotlib"]
+        if shutil.which(python) and subprocess.run(tried, capture_output=True).returncode == 0:
             return python
     return None
 
@@ -55,16 +53,8 @@ class Sweep(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.folder)
         self.tools = support.TOOLS
 
-    def start(self, *arguments, **options):
-        return subprocess.Popen(
-            [PYTHON, SWEEP, "--tools", self.tools, "--out", self.folder / "out", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=support.environment(),
-            **options,
-        )
+    def start(self, *arguments):
+        return support.start(PYTHON, SWEEP, "--tools", self.tools, "--out", self.folder / "out", *arguments)
 
     def sweep(self, *arguments):
         return support.finish(self.start(*arguments), 4 * support.PATIENCE)
@@ -85,10 +75,8 @@ class Sweep(unittest.TestCase):
         self.assertEqual(len(runs), 9)  # four modes, two stragglers, the reference
         self.assertEqual(len({line["key"] for line in self.lines()}), len(self.lines()))
         for line in runs:
-            self.assertTrue(
-                {"cpu", "cores", "numa_nodes", "kernel", "compiler", "build", "commit", "pinning"}
-                <= set(line["environment"])
-            )
+            self.assertLessEqual({"cpu", "cores", "numa_nodes", "kernel", "compiler", "build", "commit", "pinning"},
+                                 set(line["environment"]))
             self.assertGreater(len(line["result"]["curve"]), 3)
             self.assertIn("histogram", line["result"]["staleness"])
             if line["settings"]["mode"] == "sync" and not line["settings"]["reference"]:
@@ -112,9 +100,8 @@ class Sweep(unittest.TestCase):
     def check_plots(self):
         folder = self.folder / "out"
         plots = sorted(path.stem for path in folder.glob("*.svg"))
-        self.assertEqual(
-            plots, ["loss-digits-3-workers", "staleness-digits-3-workers", "target-3-workers", "throughput-3-workers"]
-        )
+        self.assertEqual(plots, ["loss-digits-3-workers", "staleness-digits-3-workers", "target-3-workers",
+                                 "throughput-3-workers"])
         for plot in plots:
             xml.etree.ElementTree.parse(folder / f"{plot}.svg")
             self.assertEqual((folder / f"{plot}.png").read_bytes()[:8], b"\x89PNG\r\n\x1a\n")
@@ -170,21 +157,8 @@ figures.draw_recorded(summary.Recorded(kept), pathlib.Path(sys.argv[2]))
 
     @unittest.skipIf(support.SLOWNESS > 1, "such a build may not report")
     def test_an_interrupted_sweep_goes_on_where_it_was(self):
-        options = [
-            "--modes",
-            "async",
-            "sync",
-            "--stragglers",
-            "none",
-            "--models",
-            "digits",
-            "--seconds",
-            "0.3",
-            "--repeats",
-            "2",
-            "--curve",
-            "10",
-        ]
+        options = ["--modes", "async", "sync", "--stragglers", "none", "--models", "digits", "--seconds", "0.3",
+                   "--repeats", "2", "--curve", "10"]
         is_held = self.hold_third_run()
         process = self.start(*options)
         support.wait_until(lambda: len(self.runs()) >= 2, "two runs are done")
@@ -270,26 +244,17 @@ figures.draw_recorded(summary.Recorded(kept), pathlib.Path(sys.argv[2]))
         options[0]["value"] = "release"
         (build / "meson-info" / "intro-buildoptions.json").write_text(json.dumps(options))
         self.assertIsNone(environment.refusal(build / "tools"))
-        self.assertIn("no build folder", environment.refusal(self.bare_tools()))
-
-    def bare_tools(self):
-        folder = self.folder / "bare" / "tools"
-        folder.mkdir(parents=True)
+        bare = self.folder / "bare" / "tools"
+        bare.mkdir(parents=True)
         for program in ("launch_shm", "ps_shm", "worker_shm"):
-            (folder / program).symlink_to(support.TOOLS / program)
-        return folder
+            (bare / program).symlink_to(support.TOOLS / program)
+        self.assertIn("no build folder", environment.refusal(bare))
 
     def test_names_that_name_nothing_are_refused_with_those_there_are(self):
         for option, value, word in (
-            ("--modes", "fast", "ssp:S"),
-            ("--modes", "drop:0", "drop:R"),
-            ("--stragglers", "slow", "random"),
-            ("--stragglers", "sleep-2x", "sleep-own-data"),
-            ("--rates", "0", "LO:HI"),
-            ("--rates", "0.2:0.1", "LO:HI"),
-            ("--models", "resnet", "digits"),
-            ("--seconds", "0", "seconds"),
-        ):
+                ("--modes", "fast", "ssp:S"), ("--modes", "drop:0", "drop:R"), ("--stragglers", "slow", "random"),
+                ("--stragglers", "sleep-2x", "sleep-own-data"), ("--rates", "0", "LO:HI"), ("--rates", "0.2:0.1", "LO:HI"),
+                ("--models", "resnet", "digits"), ("--seconds", "0", "seconds")):
             with self.subTest(value):
                 code, out, err = self.sweep(option, value)
                 self.assertEqual((code, out), (2, ""))
@@ -304,20 +269,8 @@ figures.draw_recorded(summary.Recorded(kept), pathlib.Path(sys.argv[2]))
         done = subprocess.run([WRAPPER, "--help"], capture_output=True, text=True, timeout=support.PATIENCE,
                               env={**os.environ, "PATH": f"{builders}:{os.environ['PATH']}"})
         self.assertEqual(done.returncode, 0, done.stderr)
-        for word in (
-            "--full",
-            "--smoke",
-            "--modes",
-            "--stragglers",
-            "--models",
-            "--workers",
-            "--rates",
-            "--ages",
-            "--repeats",
-            "--seconds",
-            "--out",
-        ):
-            self.assertIn(word, done.stdout)
+        for word in "full smoke modes stragglers models workers rates ages repeats seconds out".split():
+            self.assertIn(f"--{word}", done.stdout)
         self.assertFalse((self.folder / "built").exists())
 
 
