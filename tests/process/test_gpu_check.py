@@ -369,7 +369,8 @@ class WithStandIns(unittest.TestCase):
         self.assertEqual(failed(found["checks"]), [
             "test one", "test two", "benchmark", "adds of GPU and CPUs", "adds of CPUs alone",
             "a kernel's reads of floats", "shards are registered", "rows that a kernel pulls",
-            *(f"training, {mode}: the GPU's steps are timed" for mode in ways.MODES), accuracies[0], "accuracy, digits, sync", *accuracies[1:],
+            *(f"training, {mode}: the GPU's steps are timed" for mode in ways.MODES),
+            accuracies[0], "accuracy, digits, sync", *accuracies[1:],
             "sync digest, twice", "sync digest, in one process as in three", *sums, "soak", "sync digests repeat"])
         for line in ("FAILED   test two: skipped, though there is a GPU", "\nFAILED   benchmark: death: x\n",
                      "FAILED   sync digests repeat: 1 workers, ahead; "):
@@ -391,6 +392,9 @@ class WithStandIns(unittest.TestCase):
         write(self.build / "tools" / "launch_shm", "#!/bin/sh\necho '{}'\n")
         self.assertEqual(failed(self.check("", "--part", 5)[2]["checks"]),
                          ["part 4 was not finished", *["part 5: an unexpected answer"] * 4])
+        write(self.build / "tools" / "inspect_shm", "#!/bin/sh\necho no such option; exit 1\n")
+        code, out, _ = run(*self.command())
+        self.assertEqual((code, out), (1, "gpu_check: inspect_shm doctor fails: no such option\n"))
 
     def test_parts_add_to_one_report_and_replace_what_they_said_before(self):
         code, text, found = self.check("test", "--part", 1)
@@ -479,7 +483,7 @@ class WithStandIns(unittest.TestCase):
         (self.build / "tools" / "ps_shm").unlink()
         code, text = self.pack(self.build / "packed")
         self.assertEqual(code, 1)
-        self.assertIn("tools/ps_shm", text)
+        self.assertIn("has no tools/ps_shm", text)
 
     def test_a_pack_runs_elsewhere_with_its_libraries_and_python_package(self):
         packed, compiler = self.build / "packed", os.environ.get("CC", "cc").split()
