@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 #include <nanobind/stl/string.h>
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +18,7 @@
 #include "ps_shm/job_view.hpp"
 #include "ps_shm/server.hpp"
 #include "settings.hpp"
+#include "worker.hpp"
 
 namespace ps_shm::python {
 namespace {
@@ -90,8 +89,8 @@ class Serving : public Guarded {
   bool are_all_own() const {
     try {
       const std::vector<WorkerInfo> workers = JobView(job).workers();
-      return std::all_of(workers.begin(), workers.end(), [](const WorkerInfo& one) {
-        return one.state != WorkerState::kAlive || one.pid == static_cast<std::uint32_t>(getpid());
+      return std::all_of(workers.begin(), workers.end(), [&](const WorkerInfo& one) {
+        return one.state != WorkerState::kAlive || is_own(job, one);
       });
     } catch (const Error&) {
       return false;  // another job has the name by now

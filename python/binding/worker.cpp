@@ -4,9 +4,12 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <set>
 
 #include "config/job_settings.hpp"
 #include "ps_shm/errors.hpp"
@@ -19,6 +22,16 @@ namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
+
+// The ranks that this process has taken, also those that it has left.
+struct OwnRanks {
+  std::mutex mutex;
+  std::set<const Rank*> ranks;
+};
+OwnRanks& own_ranks() {
+  static auto* const all = new OwnRanks;  // ranks may be destroyed after all static objects
+  return *all;
+}
 
 SharedRank join(const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
                 std::uint32_t threads, Limit wait) {
@@ -315,7 +328,29 @@ nothing. In a forked child it has no effect.)")
 
 }  // namespace
 
+Rank::Rank(const std::string& what, Worker given) : Guarded(what), worker(std::move(given)) {
+  const std::lock_guard lock(own_ranks().mutex);
+  own_ranks().ranks.insert(this);
+}
+
+Rank::~Rank() {
+  const std::lock_guard lock(own_ranks().mutex);
+  own_ranks().ranks.erase(this);
+}
+
+bool is_own(const std::string& job, const WorkerInfo& worker) {
+  if (worker.pid != static_cast<std::uint32_t>(getpid())) return false;
+  const std::lock_guard lock(own_ranks().mutex);
+  return std::any_of(own_ranks().ranks.begin(), own_ranks().ranks.end(), [&](const Rank* own) {
+    return !own->is_inherited() && !own->is_closed && own->worker.rank() == worker.rank &&
+           own->worker.config().job == job;
+  });
+}
+
 void add_worker(nb::module_& module) {
+  module.def("is_own", &is_own, "job"_a, "worker"_a, nb::sig("def is_own(job: str, worker: WorkerInfo) -> bool"),
+             "Whether the worker of that job is one of this process: a process of another PID namespace may have its "
+             "number.");
   add_staleness(module);
   nb::class_<WorkerHandle> type = add_facts(module);
   add_declaring_methods(type);

@@ -14,6 +14,7 @@
 #include "arrays.hpp"
 #include "calls.hpp"
 #include "ps_shm/job_control.hpp"
+#include "ps_shm/job_view.hpp"
 #include "ps_shm/table.hpp"
 #include "ps_shm/worker.hpp"
 #include "update/dtypes.hpp"
@@ -22,7 +23,8 @@ namespace ps_shm::python {
 
 // A rank of a job. Kept by the worker's object, its variables, and arrays that lie in its memory.
 struct Rank : Guarded {
-  Rank(const std::string& what, Worker given) : Guarded(what), worker(std::move(given)) {}
+  Rank(const std::string& what, Worker given);
+  ~Rank();
   Worker worker;
   // Calls `use` with a JobControl of the job, which is opened once. Called with the interpreter's lock.
   template <class Use>
@@ -39,6 +41,9 @@ struct Rank : Guarded {
   std::optional<JobControl> control_;
 };
 using SharedRank = std::shared_ptr<Rank>;
+
+// Whether the worker of that job is one of this process. A process of another PID namespace may have the same number.
+bool is_own(const std::string& job, const WorkerInfo& worker);
 
 // Python's Worker.
 struct WorkerHandle {

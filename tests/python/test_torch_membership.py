@@ -2,7 +2,10 @@
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -435,6 +438,42 @@ opt.worker.wait_for_workers()
 def wait_for_text(program, text):
     while text not in (line := read_line(program.process.stderr)):
         assert line
+
+
+# As in two containers that share /dev/shm: the maker and the other one have the same number.
+def test_a_maker_waits_for_a_process_of_another_pid_namespace(job, start):
+    text = """
+import sys, torch, ps_shm.torch
+model = torch.nn.Linear(2, 1)
+with ps_shm.torch.Optimizer(model, sys.argv[1], create=True, lr=0.1) as opt:
+    print("joined", flush=True)
+    sys.stdin.readline()
+    for _ in range(int(sys.argv[2])):
+        opt.step()
+    print("done", opt.worker.ended, flush=True)
+"""
+    unshare = ["unshare", *([] if os.geteuid() == 0 else ["-r"]), "-p", "-f", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("PID namespaces cannot be made here")
+    made = []
+    try:
+        for steps in (3, 30):
+            made.append(subprocess.Popen([*unshare, sys.executable, "-u", "-c", text, job, str(steps)], text=True,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+            assert read_line(made[-1].stdout).strip() == "joined"
+        first, second = made
+        first.stdin.write("\n")
+        first.stdin.flush()
+        assert read_line(first.stdout).strip() == "done False"
+        assert any("waiting for the other workers" in line for line in iter(lambda: read_line(first.stderr), ""))
+        second.stdin.write("\n")
+        second.stdin.flush()
+        assert read_line(second.stdout).strip() == "done False"
+        assert [process.wait(PATIENCE) for process in made] == [0, 0]
+    finally:
+        for process in made:
+            process.kill()
+            process.communicate()
 
 
 def test_an_error_of_the_maker_is_seen_before_it_waits_for_the_others(job, start):

@@ -240,7 +240,7 @@ class Membership:
         return [w for w in View(self.job).workers() if w.state == "alive"]
 
     def _others(self) -> bool:
-        return any(w.pid != self._pid for w in self._alive())
+        return not all(_core.is_own(self.job, w) for w in self._alive())
 
     # Waits for workers of other processes. A worker of this one cannot leave meanwhile.
     def _wait(self) -> None:
@@ -248,7 +248,7 @@ class Membership:
         is_told, since = False, time.monotonic()
         while True:
             alive = self._alive()
-            if alive and all(w.pid == self._pid for w in alive):
+            if alive and all(_core.is_own(self.job, w) for w in alive):
                 return
             if self._server.wait(0.2):
                 return
