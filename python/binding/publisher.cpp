@@ -331,7 +331,7 @@ or if the object is dropped.)");
     torch.from_dlpack(generation.out("w")).copy_(w)
 
 All of it has to be written before the generation is committed, which is not checked, and nothing after that: subscribers
-read it then.
+read it then. Drop the array before the publisher is closed: reading it behind that ends the program.
 
 Args:
     name: the name of the tensor.

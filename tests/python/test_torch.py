@@ -57,6 +57,13 @@ def test_models_that_a_job_cannot_take_are_refused(job):
     tied[1].weight = torch.nn.Parameter(tied[0].weight.data)
     with pytest.raises(TypeError, match="'0.weight' and '1.weight' share memory; tie them as one Parameter"):
         ps_shm.torch.Optimizer(tied, job, create=True)
+    memory = torch.zeros(10)
+    tied[0].bias, tied[1].bias = torch.nn.Parameter(memory[:6]), torch.nn.Parameter(memory[4:])
+    tied[1].weight = torch.nn.Parameter(torch.zeros(2, 2))
+    with pytest.raises(TypeError, match="'0.bias' and '1.bias' share memory"):
+        ps_shm.torch.Optimizer(tied, job, create=True)
+    tied[0].bias, tied[1].bias = torch.nn.Parameter(memory[:8:4]), torch.nn.Parameter(memory[1:3])  # between the elements
+    ps_shm.torch.Optimizer(tied, job, create=True).close()
     with pytest.raises(ValueError, match="go together"):
         ps_shm.torch.Optimizer(small_model(), job, create=True, push_every=4)
 
@@ -376,6 +383,26 @@ def test_a_subscriber_keeps_a_model_at_the_newest_weights(job):
             assert torch.equal(a, b)
         assert subscriber.update() is None
         assert [reader.acknowledged for reader in publisher.readers()] == [1]
+
+
+def test_a_tensor_that_was_tied_or_removed_is_not_published_as_it_was(job):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    with ps_shm.torch.Publisher(job, model) as publisher:
+        assert publisher.publish(1) == 1
+        model[1].weight = model[0].weight
+        with pytest.raises(ps_shm.Error, match="the model has no tensor '1.weight' of its own any more"):
+            publisher.publish(2)
+        assert publisher.generation == 1
+
+
+def test_what_is_unfrozen_behind_elastic_is_an_error(job):
+    model = small_model()
+    model[3].bias.requires_grad_(False)
+    with ps_shm.torch.Elastic(model, job, create=True, alpha=0.5) as elastic:
+        elastic.step()
+        model[3].bias.requires_grad_(True)
+        with pytest.raises(ps_shm.Error, match="'3.bias' was frozen when Elastic was made"):
+            elastic.step()
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

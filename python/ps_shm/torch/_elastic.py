@@ -4,10 +4,10 @@ from typing import Literal, Optional, Union
 
 import torch
 
-from .. import Worker
+from .. import Error, Worker
 from .._types import Setting
 from ._membership import Joined, Membership
-from ._model import Places, floats, own, parameters
+from ._model import Places, floats, named_parameters, own, parameters
 
 
 class Elastic(Joined):
@@ -63,6 +63,7 @@ class Elastic(Joined):
             settings.setdefault("optimizer", "add")
         self._alpha, self._every, self._steps = alpha, every, 0
         self._parameters = parameters(own(model))
+        self._frozen = {name: p for name, p in named_parameters(own(model)) if name not in self._parameters}
         self._hold(Membership(job, create, rank, wait, group, threads, settings, prefix=prefix))
         self.worker = self._membership.worker
         try:
@@ -78,9 +79,13 @@ class Elastic(Joined):
     def step(self) -> bool:
         """Ends a step of the worker. At every `every`-th call the model and the centre move. Returns whether they did.
 
-        In the modes ssp and sync it waits for other workers. Raises JobFinished if the job has ended.
+        In the modes ssp and sync it waits for other workers. Raises JobFinished if the job has ended, Error if a parameter
+        that was frozen when this object was made is trained now.
         """
         self._membership.check()
+        for name, p in self._frozen.items():
+            if p.requires_grad and p.numel() != 0:
+                raise Error(f"parameter '{name}' was frozen when Elastic was made, and has no centre: make Elastic after it trains")
         self._steps += 1
         moves = self._steps % self._every == 0
         if moves:

@@ -91,11 +91,14 @@ def parameters(
         if p.device != device:
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
         _require_trained(name, p)
-    at: dict[int, str] = {}
-    for name, p in found.items():
-        other = at.setdefault(p.data_ptr(), name)
-        if other != name and p.data_ptr() != 0:
+    end, last, other = 0, 0, ""
+    for begin, name in sorted((p.data_ptr(), name) for name, p in found.items()):
+        p = found[name]
+        # Between the elements of one that is not contiguous there may be another one, as of a matrix's columns.
+        if begin != 0 and (begin == last or (begin < end and p.is_contiguous())):
             raise TypeError(f"parameters '{other}' and '{name}' share memory; tie them as one Parameter: a.weight = b.weight")
+        last, other = begin, name
+        end = max(end, begin + p.numel() * p.element_size() if p.is_contiguous() else begin)
     return found
 
 

@@ -54,6 +54,7 @@ class Publisher(Closing):
     def __init__(self, name: str, model: torch.nn.Module, *, writer: int = 0, writers: int = 0, **settings: Any) -> None:
         self._model = own(model)
         tensors = _state(self._model)
+        self._names = tensors.keys()
         specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
         plan = slices(tensors, writers) if writers else []
         self._slices = plan[writer] if writer < len(plan) else None
@@ -69,8 +70,14 @@ class Publisher(Closing):
 
         Raises:
             Timeout: another writer did not publish the same step in time; the message says which.
+            Error: the model has lost a tensor, or tied it to another one, since this object was made.
         """
         tensors = _state(self._model)
+        if not self._names <= tensors.keys():
+            raise Error(
+                f"the model has no tensor '{min(self._names - tensors.keys())}' of its own any more: make the Publisher when the "
+                "model has its final parts"
+            )
         if self._slices is not None:
             return self._publisher.publish({name: local(tensors[name]) for name in self._slices}, step, timeout=timeout)
         on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
