@@ -1,4 +1,5 @@
 """Gradients of PyTorch models as they reach the job: dropped, replaced, missing, of any layout, and in half precision."""
+import copy
 import os
 import threading
 
@@ -226,6 +227,71 @@ def test_a_parameter_that_is_frozen_from_the_start_trains_when_it_is_unfrozen(jo
             opt.close()
 
 
+def test_unfreezing_keeps_local_steps_and_the_buffers_of_its_step(job):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 1))
+    model[0].bias.requires_grad_(False)
+    plain = copy.deepcopy(model)
+    local = torch.optim.SGD(model.parameters(), lr=0.01)
+    with ps_shm.torch.Optimizer(model, job, create=True, push_every=4, local=local) as opt:
+        for m, optimizer in ((plain, torch.optim.SGD(plain.parameters(), lr=0.01)), (model, opt)):
+            for i in range(8):
+                m[0].bias.requires_grad_(i > 1)
+                optimizer.zero_grad()
+                m(torch.arange(12.0).reshape(4, 3).sin() + i).pow(2).sum().backward()
+                optimizer.step()
+        assert model[1].num_batches_tracked == 8
+        for ours, theirs in zip(model.state_dict().values(), plain.state_dict().values()):
+            torch.testing.assert_close(ours, theirs)
+        job_values = ps_shm.View(job).state()
+        for name, value in plain.state_dict().items():
+            torch.testing.assert_close(torch.from_numpy(job_values[name]).reshape(value.shape), value)
+
+
+def test_unfreezing_may_be_tried_again_after_an_error(job, monkeypatch):
+    model = torch.nn.Linear(3, 2)
+    model.bias.requires_grad_(False)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        model.bias.requires_grad_(True)
+        model(torch.ones(1, 3)).sum().backward()
+        before = model.bias.detach().clone()
+
+        def fails(*_, **__):
+            raise ps_shm.Error("no room")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(opt, "_bundle_of", fails)
+            for _ in range(2):
+                with pytest.raises(ps_shm.Error, match="no room"):
+                    opt.step()
+        opt.step()
+        torch.testing.assert_close(model.bias.detach(), before - 1)
+
+
+def test_frozen_parameters_have_what_the_checkpoint_has_of_them(job, tmp_path):
+    def make(seed):
+        torch.manual_seed(seed)
+        made = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+        made[0].requires_grad_(False)
+        return made
+
+    model = make(0)
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as opt:
+        for i in range(4):
+            model[0].requires_grad_(i > 1)
+            opt.zero_grad()
+            model(torch.ones(1, 3)).sum().backward()
+            opt.step()
+        folder = ps_shm.checkpoint.save(opt.worker, tmp_path)
+    again, joined = make(1), make(2)
+    with ps_shm.torch.Optimizer(again, job, create=True, lr=0.1, restore=folder), ps_shm.torch.Optimizer(joined, job):
+        for other in (again, joined):
+            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+    wrong = make(3)
+    wrong[0] = torch.nn.Linear(4, 2).requires_grad_(False)
+    with pytest.raises(ps_shm.Error, match=r"another model: '0.weight' is \(2, 3\) there and \(2, 4\) here"):
+        ps_shm.torch.Optimizer(wrong, job, create=True, lr=0.1, restore=folder)
+
+
 def test_in_sync_mode_the_mean_is_over_those_that_have_a_gradient(job):
     models = [torch.nn.Linear(3, 1, bias=False) for _ in range(2)]
     with ps_shm.Server(job, workers=2, mode="sync", lr=1.0):
@@ -324,3 +390,23 @@ def test_a_forked_child_may_compute_gradients(job, mode):
                 os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert model.weight.grad.tolist() == [[1] * 4] * 2
+
+
+def test_a_mean_of_buffers_takes_what_has_no_difference_from_the_chief(job):
+    class Least(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(1))
+            self.register_buffer("least", torch.full((2,), float("inf")))
+
+        def forward(self, x):
+            self.least = torch.minimum(self.least, x)
+            return self.weight * x.sum()
+
+    model = Least()
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, buffers="mean") as opt:
+        for x in (3.0, 1.0, 2.0):
+            model(torch.full((2,), x)).backward()
+            opt.step()
+            assert torch.isfinite(model.least).all()
+    assert model.least.tolist() == [1, 1]

@@ -17,7 +17,7 @@ class Buffers:
 
     chief: all workers use those of the living worker of the lowest rank. mean: each worker adds the change in its own
     buffers divided by the number of living workers; the change in integers, such as counts of batches, is not divided, and
-    buffers of bool, float16 and bfloat16 follow chief. local: nothing is shared.
+    buffers of bool, float16 and bfloat16, and changes from or to inf or NaN, follow chief. local: nothing is shared.
 
     Only what has changed is transferred.
     """
@@ -57,9 +57,10 @@ class Buffers:
             now = dense(tensor)
             if not (is_summed or leads) or _core.same_bytes(now, known):
                 continue
-            if is_summed:
-                added[i] = (now - known) / workers if now.is_floating_point() else now - known
-            else:
+            change = now - known if is_summed else None
+            if change is not None and (not change.is_floating_point() or bool(change.isfinite().all())):
+                added[i] = change / workers if change.is_floating_point() else change
+            elif leads:  # also where a running minimum begins with inf, which has no difference to a number
                 assigned[i] = now
         if any(change is not None for change in added):
             self._bundle.add(added)

@@ -6,7 +6,7 @@ from typing import Any, Callable, Literal, Optional, TypeVar, Union
 
 import torch
 
-from .. import Bundle, Error, Staleness, Worker
+from .. import Bundle, Error, Staleness, Worker, checkpoint
 from .._types import Setting
 from . import _kept
 from ._buffers import Buffers, Policy
@@ -18,6 +18,10 @@ from ._rates import Rates, take_defaults
 from ._settings import check_group, default_rule, defaults, for_rule, group_of_torch, own_names, require_momentum
 
 Loss = TypeVar("Loss")
+
+
+def _copies(parameters: dict[str, torch.nn.Parameter]) -> dict[str, torch.Tensor]:
+    return {name: p.detach().to(torch.float32, copy=True) for name, p in parameters.items()}
 
 
 class Optimizer(Joined, torch.optim.Optimizer):
@@ -43,7 +47,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         model: the model to train, or what torch.compile made of it.
         job: the job's name, or a Worker. None: the value of PS_SHM_JOB, which launch_shm and ps_shm.Server set.
         create: create the job with these settings, and serve it, if no other process does.
-        buffers: how the workers share the model's buffers, such as running means. "chief": all use those of the
+        buffers: how the workers share the buffers that state_dict() has, such as running means. "chief": all use those of the
             living worker of the lowest rank. "mean": each adds the change in its own buffers divided by the number of
             living workers. "local": each keeps its own.
         push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
@@ -190,21 +194,50 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._gpu: Optional[Gpu] = None
         self._declare_parameters({**self._parameters, **parameters(self._model, True, self._only)})
         self._rates.read(self._bundle)
+        self._restore_frozen()
         self._buffers = Buffers(self._membership, self._model, self._buffers_policy, self._prefix)
         for embedding, group in zip(self._embeddings, self._groups_of_tables):
             embedding.attach(self.worker, lr_scale=self._rates.of_table(group))
         self._link()
         self.pull()
 
-    # Frozen parameters become variables when they are trained for the first time.
-    def _declare_parameters(self, found: dict[str, torch.nn.Parameter]) -> None:
-        self._parameters = found
-        self._frozen = [p for name, p in self._trainable() if name not in found and p.numel() != 0]
+    def _bundle_of(self, found: dict[str, torch.nn.Parameter]) -> Bundle:
         first = {self._prefix + name: floats(p) for name, p in found.items()}
-        self._bundle: Bundle = self.worker.variables(
+        return self.worker.variables(
             first, regularize=self._rates.declared("decay", first), lr_scale=self._rates.declared("rate", first)
         )
+
+    def _declare_parameters(self, found: dict[str, torch.nn.Parameter]) -> None:
+        self._bundle = self._bundle_of(found)
+        self._parameters = found
+        self._frozen = {name: p for name, p in self._trainable() if name not in found and p.numel() != 0}
         self._places = Places(self._bundle)
+
+    # Frozen parameters become variables when they are trained for the first time. Only these are pulled: the others, and
+    # the buffers, may have changes that are not pushed yet. An Error leaves all as it was.
+    def _take_unfrozen(self) -> None:
+        added = {name: p for name, p in self._frozen.items() if p.requires_grad}
+        places = Places(self._bundle_of(added))
+        self._declare_parameters({n: p for n, p in self._trainable() if n in self._parameters or n in added})
+        self._rates.give(self._bundle)
+        self._link()
+        places.pull(added.values())
+        if self._local is not None:
+            self._begun.update(_copies(added))
+
+    # A frozen parameter is no variable of the job, but may be one of the checkpoint that the job began with.
+    def _restore_frozen(self) -> None:
+        folder = self.worker.settings["restore"]
+        if not self._frozen or not folder or not os.path.isdir(folder):
+            return
+        kept = checkpoint.load(folder)
+        shapes = {variable.name: variable.shape for variable in kept.variables}
+        for name, p in self._frozen.items():
+            shape = shapes.get(self._prefix + name)
+            if shape is not None and shape != tuple(p.shape):
+                raise Error(f"the checkpoint belongs to another model: '{name}' is {shape} there and {tuple(p.shape)} here")
+            if shape is not None:
+                p.detach().copy_(torch.from_numpy(kept[self._prefix + name]))
 
     # The link to the GPU has to be created after all variables have been declared.
     def _link(self) -> None:
@@ -230,12 +263,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
                 loss = closure()
         self._membership.check()
         self._settle()
-        if any(p.requires_grad for p in self._frozen):
-            trained = {n: p for n, p in self._trainable() if n in self._parameters or p.requires_grad}
-            self._declare_parameters({name: p for name, p in trained.items() if p.numel() != 0})
-            self._rates.give(self._bundle)
-            self._link()
-            self.pull()
+        if any(p.requires_grad for p in self._frozen.values()):
+            self._take_unfrozen()
         self._rates.follow(self.param_groups, self._bundle)
         for embedding, group in zip(self._embeddings, self._groups_of_tables):
             if self._rates.moves_table(self.param_groups[group]):
@@ -279,7 +308,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         else:
             self._places.pull(self._parameters.values())
         if self._local is not None:
-            self._begun = [p.detach().to(torch.float32, copy=True) for p in self._parameters.values()]
+            self._begun = _copies(self._parameters)
         self._buffers.pull()
 
     def assign(self, reset: bool = True) -> None:
@@ -385,8 +414,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
 
     def _differences(self) -> Iterator[torch.Tensor]:
         share = 1.0 / self._membership.workers if self._is_sync and self._is_sum else 1.0
-        for p, begun in zip(self._parameters.values(), self._begun):
-            difference = p.detach().float() - begun
+        for name, p in self._parameters.items():
+            difference = p.detach().float() - self._begun[name]
             yield difference * share if self._is_sum else -difference
 
     # The parameters' numbers in state_dict(), by name.
