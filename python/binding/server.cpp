@@ -89,9 +89,8 @@ class Serving : public Guarded {
   bool are_all_own() const {
     try {
       const std::vector<WorkerInfo> workers = JobView(job).workers();
-      return std::all_of(workers.begin(), workers.end(), [&](const WorkerInfo& one) {
-        return one.state != WorkerState::kAlive || is_own(job, one);
-      });
+      return std::all_of(workers.begin(), workers.end(),
+                         [&](const WorkerInfo& one) { return one.state != WorkerState::kAlive || is_own(job, one); });
     } catch (const Error&) {
       return false;  // another job has the name by now
     }
