@@ -392,6 +392,22 @@ def test_a_forked_child_may_compute_gradients(job, mode):
         assert model.weight.grad.tolist() == [[1] * 4] * 2
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_frozen_parameters_of_half_precision_are_restored(job, tmp_path, dtype):
+    model = small_model().to(dtype)
+    model[0].requires_grad_(False)
+    settings = {"create": True, "optimizer": "momentum", "momentum": 0.9, "lr": 0.1}
+    with ps_shm.torch.Optimizer(model, job, **settings) as opt:
+        for p in model.parameters():
+            p.grad = torch.ones_like(p) if p.requires_grad else None
+        opt.step()
+        state, folder = opt.state_dict(), ps_shm.checkpoint.save(opt.worker, tmp_path)
+    for kept in (state, folder):
+        other = copy.deepcopy(model)
+        with ps_shm.torch.Optimizer(other, job, restore=kept, **settings):
+            assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters()))
+
+
 def test_a_mean_of_buffers_takes_what_has_no_difference_from_the_chief(job):
     class Least(torch.nn.Module):
         def __init__(self):

@@ -231,13 +231,16 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if not self._frozen or not folder or not os.path.isdir(folder):
             return
         kept = checkpoint.load(folder)
-        shapes = {variable.name: variable.shape for variable in kept.variables}
+        stored = {variable.name: variable for variable in kept.variables}
         for name, p in self._frozen.items():
-            shape = shapes.get(self._prefix + name)
-            if shape is not None and shape != tuple(p.shape):
-                raise Error(f"the checkpoint belongs to another model: '{name}' is {shape} there and {tuple(p.shape)} here")
-            if shape is not None:
-                p.detach().copy_(torch.from_numpy(kept[self._prefix + name]))
+            found = stored.get(self._prefix + name)
+            if found is None:
+                continue
+            if found.shape != tuple(p.shape):
+                raise Error(f"the checkpoint belongs to another model: '{name}' is {found.shape} there and {tuple(p.shape)} here")
+            values = torch.empty(found.shape, dtype=getattr(torch, found.dtype), device="cpu")
+            kept.read(found.name, out=values)
+            p.detach().copy_(values)
 
     # The link to the GPU has to be created after all variables have been declared.
     def _link(self) -> None:
