@@ -217,11 +217,14 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # the buffers, may have changes that are not pushed yet. An Error leaves all as it was.
     def _take_unfrozen(self) -> None:
         added = {name: p for name, p in self._frozen.items() if p.requires_grad}
-        places = Places(self._bundle_of(added))
+        bundle = self._bundle_of(added)
         self._declare_parameters({n: p for n, p in self._trainable() if n in self._parameters or n in added})
         self._rates.give(self._bundle)
         self._link()
-        places.pull(added.values())
+        values = [torch.empty(p.shape, dtype=torch.float32, device="cpu") for p in added.values()]
+        bundle.pull(bundle.pin(values))
+        for p, value in zip(added.values(), values):
+            p.detach().copy_(value)
         if self._local is not None:
             self._begun.update(_copies(added))
 
