@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <set>
 
@@ -23,14 +25,21 @@ namespace {
 
 using namespace nb::literals;
 
-// The ranks that this process has taken, also those that it has left.
+// The ranks that this process has taken, also those that it has left. A forked child has a list of its own: a thread of
+// the parent may have had the mutex. Lists are not destroyed, since ranks may be destroyed after all static objects.
 struct OwnRanks {
+  const std::uint32_t forks = fork_count();
   std::mutex mutex;
   std::set<const Rank*> ranks;
 };
 OwnRanks& own_ranks() {
-  static auto* const all = new OwnRanks;  // ranks may be destroyed after all static objects
-  return *all;
+  static std::atomic<OwnRanks*> current{nullptr};
+  OwnRanks* found = current.load(std::memory_order_acquire);
+  while (found == nullptr || found->forks != fork_count()) {
+    auto made = std::make_unique<OwnRanks>();
+    if (current.compare_exchange_strong(found, made.get(), std::memory_order_acq_rel)) found = made.release();
+  }
+  return *found;
 }
 
 SharedRank join(const std::string& job, const std::string& group, std::optional<std::uint32_t> rank,
@@ -329,21 +338,23 @@ nothing. In a forked child it has no effect.)")
 }  // namespace
 
 Rank::Rank(const std::string& what, Worker given) : Guarded(what), worker(std::move(given)) {
-  const std::lock_guard lock(own_ranks().mutex);
-  own_ranks().ranks.insert(this);
+  OwnRanks& own = own_ranks();
+  const std::lock_guard lock(own.mutex);
+  own.ranks.insert(this);
 }
 
 Rank::~Rank() {
-  const std::lock_guard lock(own_ranks().mutex);
-  own_ranks().ranks.erase(this);
+  OwnRanks& own = own_ranks();
+  const std::lock_guard lock(own.mutex);
+  own.ranks.erase(this);
 }
 
 bool is_own(const std::string& job, const WorkerInfo& worker) {
   if (worker.pid != static_cast<std::uint32_t>(getpid())) return false;
-  const std::lock_guard lock(own_ranks().mutex);
-  return std::any_of(own_ranks().ranks.begin(), own_ranks().ranks.end(), [&](const Rank* own) {
-    return !own->is_inherited() && !own->is_closed && own->worker.rank() == worker.rank &&
-           own->worker.config().job == job;
+  OwnRanks& own = own_ranks();
+  const std::lock_guard lock(own.mutex);
+  return std::any_of(own.ranks.begin(), own.ranks.end(), [&](const Rank* one) {
+    return !one->is_closed && one->worker.rank() == worker.rank && one->worker.config().job == job;
   });
 }
 

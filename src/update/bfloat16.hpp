@@ -28,7 +28,7 @@ constexpr std::uint64_t rounding_seed(std::uint64_t seed, std::string_view varia
 }
 
 // What the random bits of one update of a chunk depend on, together with the element. `updates`: the number of earlier
-// updates of the chunk.
+// updates that the chunk's state contains.
 constexpr std::uint64_t rounding_key(std::uint64_t seed, std::uint64_t updates) noexcept {
   return mixed(seed ^ mixed(updates + 1));
 }

@@ -91,14 +91,15 @@ def parameters(
         if p.device != device:
             raise TypeError(f"parameter '{name}' is on {p.device}, and '{first}' is on {device}; pass the model on one device")
         _require_trained(name, p)
-    end, last, other = 0, 0, ""
+    end, other = 0, ""
     for begin, name in sorted((p.data_ptr(), name) for name, p in found.items()):
         p = found[name]
-        # Between the elements of one that is not contiguous there may be another one, as of a matrix's columns.
-        if begin != 0 and (begin == last or (begin < end and p.is_contiguous())):
+        if begin != 0 and begin < end:
             raise TypeError(f"parameters '{other}' and '{name}' share memory; tie them as one Parameter: a.weight = b.weight")
-        last, other = begin, name
-        end = max(end, begin + p.numel() * p.element_size() if p.is_contiguous() else begin)
+        # Between the elements of one that is not contiguous there may be another one, as of a matrix's columns.
+        own_end = begin + (p.numel() if p.is_contiguous() else 1) * p.element_size()
+        if own_end > end:
+            end, other = own_end, name
     return found
 
 

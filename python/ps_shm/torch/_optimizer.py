@@ -214,26 +214,32 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._places = Places(self._bundle)
 
     # Frozen parameters become variables when they are trained for the first time. Only these are pulled: the others, and
-    # the buffers, may have changes that are not pushed yet. An Error leaves all as it was.
+    # the buffers, may have changes that are not pushed yet. After an Error it may be called again.
     def _take_unfrozen(self) -> None:
         added = {name: p for name, p in self._frozen.items() if p.requires_grad}
         bundle = self._bundle_of(added)
-        self._declare_parameters({n: p for n, p in self._trainable() if n in self._parameters or n in added})
-        self._rates.give(self._bundle)
-        self._link()
         values = [torch.empty(p.shape, dtype=torch.float32, device="cpu") for p in added.values()]
         bundle.pull(bundle.pin(values))
         for p, value in zip(added.values(), values):
             p.detach().copy_(value)
         if self._local is not None:
             self._begun.update(_copies(added))
+        self._declare_parameters({n: p for n, p in self._trainable() if n in self._parameters or n in added})
+        self._rates.give(self._bundle)
+        self._link()
 
     # A frozen parameter is no variable of the job, but may be one of the checkpoint that the job began with.
     def _restore_frozen(self) -> None:
         folder = self.worker.settings["restore"]
         if not self._frozen or not folder or not os.path.isdir(folder):
             return
-        kept = checkpoint.load(folder)
+        try:
+            self._read_frozen(checkpoint.load(folder))
+        except Error:
+            if os.path.isdir(folder):
+                raise  # else it is gone: a state_dict() is restored through a folder that exists for a moment
+
+    def _read_frozen(self, kept: checkpoint.Checkpoint) -> None:
         stored = {variable.name: variable for variable in kept.variables}
         for name, p in self._frozen.items():
             found = stored.get(self._prefix + name)

@@ -54,7 +54,7 @@ class Publisher(Closing):
     def __init__(self, name: str, model: torch.nn.Module, *, writer: int = 0, writers: int = 0, **settings: Any) -> None:
         self._model = own(model)
         tensors = _state(self._model)
-        self._names = tensors.keys()
+        self._names = frozenset(tensors)
         specs = {n: (str(t.dtype).removeprefix("torch."), tuple(t.shape)) for n, t in tensors.items()}
         plan = slices(tensors, writers) if writers else []
         self._slices = plan[writer] if writer < len(plan) else None
