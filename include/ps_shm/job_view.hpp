@@ -86,7 +86,7 @@ struct VariableInfo {
   float regularize = 0.0F;             ///< factor of its l2, l1 and weight_decay
   std::uint64_t element_count = 0;     ///< product of the extents
   std::uint64_t bytes = 0;             ///< size of the values alone
-  std::uint64_t updates = 0;           ///< average number of pushes per chunk or block
+  std::uint64_t updates = 0;           ///< average number of changes of a chunk or block; mode sync: of steps
   std::vector<std::string> slots;      ///< names of the optimizer slots
   std::size_t row_slots = 0;           ///< how many of `slots`, the last ones, belong to rows instead of elements
   std::vector<PartInfo> parts;         ///< at least one
@@ -104,7 +104,7 @@ struct TableInfo {
 
 /// What a look at the rows of a table finds. The numbers of rows are of those that were looked at.
 struct TableCensus {
-  std::uint64_t sampled = 0;   ///< rows, of those that have been in use
+  std::uint64_t sampled = 0;     ///< rows, of those that have been in use
   std::uint64_t with_keys = 0;   ///< rows
   std::uint64_t sealed = 0;      ///< of these: rows that are to be evicted, if no push comes first
   std::uint64_t free = 0;        ///< rows that may get a key
@@ -145,7 +145,7 @@ struct ByteCount {
   std::uint64_t control = 0;       ///< control segment
   std::uint64_t values = 0;        ///< values of the variables
   std::uint64_t slots = 0;         ///< their optimizer slots
-  std::uint64_t chunk_words = 0;         ///< chunk words and block counters
+  std::uint64_t chunk_words = 0;   ///< chunk words and block counters
   std::uint64_t padding = 0;       ///< buffer headers, ends of buffers and pages, alignment, growth not used yet
   std::uint64_t free_buffers = 0;  ///< free buffers and their tables
   std::uint64_t accumulators = 0;  ///< reduce atomic: accumulators

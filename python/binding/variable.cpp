@@ -22,8 +22,7 @@ template <class DTypeFor>
 Array checked(const NamedVariable& self, nb::handle given, Use use, const char* verb, const char* what,
               DTypeFor&& dtype_for) {
   if (use == Use::kRead && nb::isinstance<nb::float_>(given))
-    throw nb::type_error(
-        self.about(verb, what).append(" is a number, and it has several elements; pass an array").c_str());
+    throw nb::type_error(self.about(verb, what).append(" is a number; pass an array of its dtype and shape").c_str());
   try {
     Array array(given, use, what);
     array.require(dtype_for(array), self.shape, what);

@@ -164,10 +164,12 @@ inline constexpr auto kFigures<VariableInfo> = std::tuple(
         "bytes", &VariableInfo::bytes, "The size of the values alone, in bytes.", {.metric = "ps_shm_variable_bytes"}},
     Figure{"slots", &VariableInfo::slots, "The names of the arrays of its optimizer state."},
     Figure{"parts", &VariableInfo::parts, "Where its parts lie.", {.is_attribute = false}},
-    Figure{"updates",
-           &VariableInfo::updates,
-           "The average number of pushes per chunk (in-place: per block).",
-           {.metric = "ps_shm_variable_updates_total"}},
+    Figure{
+        "updates",
+        &VariableInfo::updates,
+        "The average number of changes of a chunk (in-place: of a block): pushes, adds and assigns; in mode sync the "
+        "steps that changed it.",
+        {.metric = "ps_shm_variable_updates_total"}},
     Figure{"initialised", &VariableInfo::initialised, "Whether it has its initial values."});
 
 // Reports of the programs have these names, too, and are read back by them.
