@@ -44,6 +44,22 @@ def test_the_names_and_values_are_those_of_the_state_dict(job):
                 np.testing.assert_array_equal(values.numpy(), state[name])
 
 
+@pytest.mark.parametrize("layer", (torch.nn.Embedding, torch.nn.EmbeddingBag))
+def test_a_trained_weight_that_forward_changes_is_refused(job, layer):
+    model = torch.nn.Sequential(layer(8, 2, max_norm=1.0), torch.nn.Linear(2, 2))
+    with pytest.raises(TypeError, match="forward.. of '0' writes to its weight, since it has max_norm"):
+        ps_shm.torch.Optimizer(model, job, create=True)
+    ps_shm.torch.Elastic(model, job, create=True, alpha=0.5).close()
+    local = torch.optim.SGD(model.parameters(), lr=0.1)
+    ps_shm.torch.Optimizer(model, job, create=True, local=local, push_every=2).close()
+    model[0].weight.requires_grad = False
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1) as optimizer:
+        model[0].weight.requires_grad = True
+        model(torch.tensor([[1, 2]]))[0].sum().backward()
+        with pytest.raises(TypeError, match="max_norm"):
+            optimizer.step()
+
+
 def test_models_that_a_job_cannot_take_are_refused(job):
     with pytest.raises(TypeError, match="float64; pass the model in float32, bfloat16 or float16"):
         ps_shm.torch.Optimizer(small_model().double(), job, create=True)

@@ -103,6 +103,16 @@ def parameters(
     return found
 
 
+def refuse_renormalised(model: torch.nn.Module, trained: dict[str, torch.nn.Parameter]) -> None:
+    """Raises TypeError if forward() changes one of these parameters: a pull would replace what it has changed."""
+    for name, module in _named_modules(model):
+        if getattr(module, "max_norm", None) is not None and any(p is getattr(module, "weight", None) for p in trained.values()):
+            raise TypeError(
+                f"forward() of '{name}' writes to its weight, since it has max_norm, and the next pull would undo that: leave "
+                "max_norm out, and limit the weights by weight_decay; or use Elastic, or local= with push_every"
+            )
+
+
 class Group(NamedTuple):
     """A group of parameters, by name, and its settings; None: the job's."""
 

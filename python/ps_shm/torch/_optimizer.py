@@ -13,7 +13,7 @@ from ._buffers import Buffers, Policy
 from ._embedding import Embedding
 from ._gpu import Gpu
 from ._membership import Joined, Membership
-from ._model import Group, Places, TableParameter, floats, groups, is_on_gpu, own, parameters
+from ._model import Group, Places, TableParameter, floats, groups, is_on_gpu, own, parameters, refuse_renormalised
 from ._rates import Rates, take_defaults
 from ._settings import check_group, default_rule, defaults, for_rule, group_of_torch, own_names, require_momentum
 
@@ -114,7 +114,10 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._model = own(model)
         self._groups = groups(self._model, params)
         self._only = None if params is None else {name for group in self._groups for name in group.parameters}
+        self._local, self._push_every, self._buffers_policy = local, push_every, buffers
         self._parameters = parameters(self._model, may_be_on_gpu=True, only=self._only)
+        if local is None:  # its steps contain what forward() has changed
+            refuse_renormalised(self._model, self._parameters)
         self._embeddings = [m for m in self._model.modules() if isinstance(m, Embedding)]
         # The rows of an Embedding whose parameter `params` has not follow the last group.
         group_of = {id(p): number for number, group in enumerate(self._groups) for p in group.parameters.values()}
@@ -126,7 +129,6 @@ class Optimizer(Joined, torch.optim.Optimizer):
         if create:
             require_momentum(settings)
             take_defaults(settings, self._groups, self._groups_of_tables)
-        self._local, self._push_every, self._buffers_policy = local, push_every, buffers
         if threads is None:
             threads = 0 if self._is_on_gpu else 1
         self._how_to_join = (job, create, rank, wait, group, threads, settings)
@@ -217,6 +219,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # the buffers, may have changes that are not pushed yet. After an Error it may be called again.
     def _take_unfrozen(self) -> None:
         added = {name: p for name, p in self._frozen.items() if p.requires_grad}
+        if self._local is None:
+            refuse_renormalised(self._model, added)
         bundle = self._bundle_of(added)
         values = [torch.empty(p.shape, dtype=torch.float32, device="cpu") for p in added.values()]
         bundle.pull(bundle.pin(values))
