@@ -15,8 +15,7 @@ from reading import SOURCE
 
 FOLDER = SOURCE / "build/mutants"
 TREE = FOLDER / "tree"
-USUAL = SOURCE / "build/test"
-BUILD = TREE / "build/test"  # as deep, so that what was built there is known here
+BUILD = TREE / "build/test"  # where each source is compiled by itself, so that a mutant of one takes seconds
 # What a rule needed is often unused without it.
 QUIET = "".join(f'#pragma GCC diagnostic ignored "-Wunused-{what}"\n'
                 for what in ("variable", "but-set-variable", "parameter", "function"))
@@ -73,18 +72,6 @@ def restore(name):
     return True
 
 
-def copy_build():
-    """Takes over the build products of the usual tree, after replacing its paths by those of the copy. The sources of a
-    unity build have paths, too: what was compiled of them is compiled again."""
-    run("cp", "-a", str(USUAL), str(BUILD.parent), check=True)
-    for path in (BUILD / "build.ninja", BUILD / "compile_commands.json", *(BUILD / "meson-info").glob("*.json"),
-                 *BUILD.rglob("*-unity[0-9]*.cpp")):
-        old = path.read_text()
-        new = re.sub(f"{re.escape(str(SOURCE))}/(?!build/venv)", f"{TREE}/", old)
-        if new != old:
-            path.write_text(new)
-
-
 class Builder:
     """Builds tests in a copy of the tree, or takes those of `folder`, which then stays as it is."""
 
@@ -101,10 +88,7 @@ class Builder:
 
     @staticmethod
     def set_up(has_changed):
-        if not BUILD.exists() and (USUAL / "build.ninja").exists():
-            BUILD.parent.mkdir(parents=True, exist_ok=True)
-            copy_build()
-        elif not (BUILD / "build.ninja").exists() or has_changed:
+        if not (BUILD / "build.ninja").exists() or has_changed:
             made = run("meson", "setup", *(["--reconfigure"] if (BUILD / "build.ninja").exists() else []), str(BUILD),
                        str(TREE), "-Dbuildtype=debugoptimized", "-Doptimization=3", "-Dtests=true",
                        env={**os.environ, "CXXFLAGS": "-g1"})

@@ -24,12 +24,12 @@ filter: of doctest's names, or for a process test CLASS.METHOD, or for a test of
 that stay or go occur once in the source, as they are written; the first may begin, and the last may end, within a line.
 A line "@@" separates two changes.
 
-A mutant is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own, to begin with a
-copy of build/test, where that is there. Only what its tests need is built there, and it is an error if that does not
-compile the mutant's file. A kernel's tests run on the CPU, with a library of its own; those of a file of the Python
-package with a package of its own, of links to what was built. The first test that fails, or does not end in ten times its
-usual time, has noticed the mutant. Where the system allows it, each test has processes and a /dev/shm of its own, so that
-a hang leaves nothing behind.
+A mutant is applied to a copy of the sources in build/mutants/tree, which has a build folder of its own. Only what its
+tests need is built there, some ten minutes for the first of them, and it is an error if that does not compile the
+mutant's file. A kernel's tests run on the CPU, with a library of its own; those of a file of the Python package with a
+package of its own, of links to what was built. The first test that fails, or does not end in ten times its usual time,
+has noticed the mutant. Where the system allows it, each test has processes and a /dev/shm of its own, so that a hang
+leaves nothing behind.
 Exits with 0 if every mutant is noticed, except those that have a reason to survive.
 
 The matrix runs all cases of the named tests against each mutant of a source that their programs compile, also if the mutant
