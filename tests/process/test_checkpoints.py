@@ -293,12 +293,12 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
     def test_a_folder_that_cannot_be_written_is_told_before_anything_starts(self):
         unwritable = "/proc"  # also for root; it can be opened and locked
         for option in ("--checkpoint-dir", "--summary-dir"):
-            for program in (("launch_shm", "--job", self.job), ("ps_shm", "--job", self.job), ("worker_shm", "--standalone"),
-                            ("worker_shm", "--job", self.job)):
+            for program in (("launch_shm", "--job", self.job, "--steps", "10"), ("ps_shm", "--job", self.job, "--steps", "10"),
+                            ("worker_shm", "--standalone", "--steps", "10"), ("worker_shm", "--job", self.job)):
                 if (option, program[1:]) == ("--checkpoint-dir", ("--job", self.job)) and program[0] == "worker_shm":
                     continue  # it keeps none
                 with self.subTest(option, program=program):
-                    result = run(*program, "--steps", "10", option, unwritable)
+                    result = run(*program, option, unwritable)
                     self.assert_fails(1, result, program[0], "cannot write to the folder /proc")
                     self.assertEqual(result.out, "")
         self.assert_nothing_left()

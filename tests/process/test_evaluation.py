@@ -52,6 +52,17 @@ class Evaluation(ProcessTest):
                 self.assertLess(lines[-1]["loss"], lines[0]["loss"])
                 self.assertGreater(lines[-1]["accuracy"], lines[0]["accuracy"])
 
+    def test_an_evaluator_gets_no_options_of_training(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first = pathlib.Path(folder, "first.safetensors")
+            options = ["launch_shm", "--job", self.job, "--workers", "2", "--steps", "20", "--evaluate-every", "1s"]
+            for more in (["--on-nan", "restore", "--checkpoint-dir", f"{folder}/d", "--save", first],
+                         ["--init-from", first, "--init-match", "w", "--shard-data", "by-label", "--enqueue", "step"],
+                         ["--push-every", "4", "--local-lr", "0.1", "--on-nan", "skip"]):
+                code, out, err = run(*options, *more)
+                self.assertEqual(code, 0, err)
+                self.assertIn("  evaluated ", out)
+
     def test_a_launch_evaluates_and_its_last_evaluation_is_its_test(self):
         for options in (["--mode", "sync"], ["--model", "logistic", "--data", "zipf:200x2000"],
                         ["--ema", "0.9", "--publish-averages", "--publish", f"{self.job}-other"]):

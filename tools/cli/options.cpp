@@ -8,8 +8,11 @@
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "cli/command_line.hpp"
 #include "cli/option_names.hpp"
@@ -105,6 +108,23 @@ void check_last_rank(const WorkerSettings& settings) {
                             settings.workers_per_process, first, last, kMaxWorkers - 1));
 }
 
+// Two results in one file would overwrite each other. Devices such as /dev/null may be named several times.
+void check_results(const LaunchSettings& settings) {
+  namespace fs = std::filesystem;
+  const std::pair<const char*, std::string> all[] = {
+      {"--save", settings.save}, {"--report", settings.report}, {"--trace", settings.trace}};
+  std::map<fs::path, const char*> option_of_file;
+  for (const auto& [option, path] : all) {
+    std::error_code unknown;
+    if (path.empty() || (fs::exists(path, unknown) && !fs::is_regular_file(path, unknown))) continue;
+    fs::path file = fs::weakly_canonical(fs::absolute(path, unknown), unknown);
+    if (unknown) file = fs::path(path).lexically_normal();
+    if (const auto [other, is_new] = option_of_file.try_emplace(file, option); !is_new)
+      throw Error(fmt::format("{} {}: {} names the same file, and one would overwrite the other; choose another file",
+                              option, path, other->second));
+  }
+}
+
 // Throws Error for a setting of other update rules.
 void check_hyper_parameters(const CommandLine& line, const Optimizer& optimizer) {
   const auto has = [](const update::Traits& rule, float Optimizer::*member) {
@@ -124,10 +144,35 @@ void check_hyper_parameters(const CommandLine& line, const Optimizer& optimizer)
     throw Error("--weight-decay: not used by optimizer ftrl; leave it out, or choose --l2, which its formula has");
 }
 
+// An update rule that sums what is pushed has no use for the other settings of an optimizer. Local steps have for some.
+void check_sum(const CommandLine& line, const TrainingSettings& training, const Optimizer& optimizer) {
+  if (training.is_sparse() || !update::traits_of(optimizer.rule).is_sum) return;
+  if (training.push_every <= 1) {
+    for (const config::Setting<Optimizer>& row : config::optimizer_settings())
+      if (line.was_given(row.name) && row.name != std::string_view("optimizer"))
+        throw Error(
+            fmt::format("{}: not used by optimizer {} without --push-every; leave it out, or choose --optimizer sgd",
+                        option_of(row.name), to_string(optimizer.rule)));
+    return;
+  }
+  if (line.was_given("clip-norm"))
+    throw Error(
+        "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
+  if (line.was_given("ema"))
+    throw Error("--ema: optimizer add, the default with --push-every, keeps no averages; choose --optimizer sgd");
+  if (line.was_given("lr-staleness"))
+    throw Error(
+        "--lr-staleness: optimizer add, the default with --push-every, has no learning rate; choose --optimizer sgd");
+}
+
 // A worker gets the job's settings from its ps, except those that identify the job. Environment variables are ignored,
 // because the ps and the workers may share their environment.
 void check_job_settings(const CommandLine& line) {
   const std::set<std::string> finding = {"job", "group"};
+  for (const char* option : {"checkpoint-every", "keep-checkpoints", "keep-best", "max-file-bytes", "fresh-start"})
+    if (line.was_typed(option))
+      throw Error(fmt::format(
+          "--{}: the ps writes the checkpoints; give it to ps_shm, or to a worker with --standalone", option));
   for (const config::Setting<JobConfig>& row : config::job_settings())
     if ((row.programs & config::kWorker) != 0 && finding.count(row.name) == 0 && line.was_typed(row.name))
       throw Error(fmt::format("{0}: set by the job's ps; give {0} to ps_shm, or to a worker with --standalone",
@@ -180,8 +225,13 @@ void check_evaluation(const CommandLine& line, const WorkerSettings& settings) {
       if (line.was_given(option)) throw Error(fmt::format("--{}: requires --evaluate", option));
     return;
   }
-  for (const char* option :
-       {"standalone", "rank", "workers-per-process", "together", "delay", "device", "wire", "threads", "seed"})
+  for (const char* option : {"standalone", "rank",       "workers-per-process",
+                             "together",   "delay",      "device",
+                             "wire",       "threads",    "seed",
+                             "steps",      "on-nan",     "enqueue",
+                             "push-every", "local-lr",   "trace",
+                             "record",     "replay",     "init-from",
+                             "init-match", "shard-data", "replay-coordinator"})
     if (line.was_typed(option))
       throw Error(fmt::format("--{}: cannot be combined with --evaluate, which does not train", option));
   if (!settings.publication.empty()) check_publication_name(settings.publication);
@@ -302,8 +352,22 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
 }
 
 // What a process that trains without a ps does not do.
-constexpr const char* kOfJobs[] = {"workers-per-process", "push-every",   "local-lr",
-                                   "shard-data",          "lr-staleness", "record"};
+constexpr const char* kOfJobs[] = {"rank",
+                                   "workers-per-process",
+                                   "threads",
+                                   "together",
+                                   "wait-job",
+                                   "group",
+                                   "wire",
+                                   "enqueue",
+                                   "push-every",
+                                   "local-lr",
+                                   "shard-data",
+                                   "lr-staleness",
+                                   "record",
+                                   "replay",
+                                   "replay-coordinator",
+                                   "trace"};
 
 std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
   CommandLine line(
@@ -338,6 +402,9 @@ std::optional<int> parse(int argc, char** argv, WorkerSettings& settings) {
     if (!settings.standalone && settings.training.epochs != 0)
       throw Error("--epochs: only for launch_shm and --standalone; a job ends after the --steps of its ps");
     check_evaluation(line, settings);
+    if (!settings.standalone && settings.training.learns() && line.was_typed("steps"))
+      throw Error(
+          "--steps: only for launch_shm, --standalone and --model count; a job ends after the --steps of its ps");
     check_summary(settings.summary);
     if (!settings.summary.dir.empty() && !settings.training.learns())
       throw Error("--summary-dir: model count has no loss and no gradients; give it to the ps");
@@ -372,13 +439,7 @@ void complete_launch(const CommandLine& line, LaunchSettings& settings) {
   if (settings.training.push_every > 1 && !line.was_given("optimizer"))
     settings.ps.job.optimizer.rule = UpdateRule::kAdd;
   check_hyper_parameters(line, settings.ps.job.optimizer);
-  if (settings.training.push_every > 1 && settings.ps.job.optimizer.rule == UpdateRule::kAdd) {
-    if (line.was_given("clip-norm"))
-      throw Error(
-          "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
-    if (line.was_given("ema"))
-      throw Error("--ema: optimizer add, the default with --push-every, keeps no averages; choose --optimizer sgd");
-  }
+  check_sum(line, settings.training, settings.ps.job.optimizer);
   if (settings.evaluate_every.is_given()) {
     if (settings.ps.publish.name.empty()) {
       settings.ps.publish.name = settings.ps.job.job;
@@ -437,6 +498,7 @@ std::optional<int> parse_launch(int argc, char** argv, LaunchSettings& settings,
                                   settings.device_of_rank.empty() && !line.was_given("workers");
     settings.default_threads = !line.was_given("threads");
     settings.default_chunks = !line.was_given("chunk-bytes");
+    check_results(settings);
     if (!settings.program.empty()) {
       check_recording(settings);
       if (!settings.trace.empty()) throw Error("--trace: for worker_shm only; leave out the program after --");

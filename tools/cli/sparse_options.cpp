@@ -9,6 +9,7 @@
 
 #include "cli/init_match.hpp"
 #include "cli/option_tables.hpp"
+#include "config/job_settings.hpp"
 #include "config/modes.hpp"
 #include "ps_shm/errors.hpp"
 #include "train/loop/sparse_trainer.hpp"
@@ -109,6 +110,8 @@ void complete_training(const CommandLine& line, TrainingSettings& training) {
     for (const auto& [option, why] : kNeedLearning)
       if (line.was_given(option)) refuse_without_learning(option, training.model, why);
     if (!training.epoch_schedule.empty()) refuse_without_learning("lr-schedule epoch", training.model, "has no epochs");
+    for (const config::Setting<Optimizer>& row : config::optimizer_settings())  // the environment may be for others
+      if (line.was_typed(row.name)) refuse_without_learning(row.name, training.model, "adds ones, by no optimizer");
   }
   if (line.was_typed("local-lr") && training.push_every <= 1)
     throw Error("--local-lr: the rate of the local steps between pushes; requires --push-every");

@@ -69,7 +69,15 @@ WorkerSettings evaluator_settings(const LaunchSettings& launch) {
   evaluator.delay = {};
   evaluator.device = {};
   evaluator.wire = {};
-  evaluator.record = "";
+  evaluator.record = evaluator.replay = "";
+  const TrainingSettings defaults;  // of what evaluates nothing
+  evaluator.training.on_nan = defaults.on_nan;
+  evaluator.checkpoint = {};  // with --on-nan restore
+  evaluator.training.enqueue = defaults.enqueue;
+  evaluator.training.push_every = defaults.push_every;
+  evaluator.training.local_lr = defaults.local_lr;
+  evaluator.training.shard_data = defaults.shard_data;
+  evaluator.training.init_from = evaluator.training.init_match = "";
   evaluator.evaluate = true;
   evaluator.every = launch.evaluate_every;
   evaluator.publication = launch.ps.publish.name;
