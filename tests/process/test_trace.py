@@ -5,8 +5,10 @@ import os
 import pathlib
 import shutil
 import signal
+import subprocess
 import tempfile
 
+import support
 from support import FREE_STEPS, ProcessTest, finish, main, measures_time, run, wait_until, workers_of
 
 PHASES = ("pull", "gradient", "delay", "push", "step()")
@@ -120,8 +122,58 @@ class TraceTest(ProcessTest):
         for spans in self.spans().values():
             self.assertTrue(all([p["name"] for p in parts] == ["batch", "step()"] for _, parts in self.assert_nested(spans)))
 
+    def run_on_small_disk(self, *command):
+        """Runs it with a disk of 64 KiB as the folder. The result, and which files are there at the end."""
+        script = 'mount -t tmpfs -o size=64k none "$0" || exit 77; "$@"; code=$?; ls "$0" >&3; exit $code'
+        with tempfile.TemporaryFile("w+") as left:
+            process = subprocess.Popen(["unshare", "-m", "sh", "-c", script.replace(">&3", f">&{left.fileno()}"), self.folder,
+                                        support.TOOLS / command[0], *map(str, command[1:])], text=True, env=support.environment(),
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                       pass_fds=[left.fileno()])
+            result = finish(process)
+            left.seek(0)
+            return result, left.read().split()
+
+    def test_a_full_disk_is_an_error_and_leaves_no_file(self):
+        if not support.may_mount():
+            self.skipTest("skipped: no mounts of one's own are allowed here")
+        result, left = self.run_on_small_disk("launch_shm", "--job", self.job, "--steps", 2000, "--trace", self.file)
+        self.assertEqual(result.code, 1, result.err)
+        self.assertIn(f"launch_shm: --trace {self.file}: a worker could not write its part\n", result.err)
+        self.assertIn(".0 cannot be written: No space left on device\n", result.err)
+        self.assertNotIn(f"the trace is {self.file}", result.err)
+        self.assertIn("test accuracy", result.out, "the job has not failed")
+        self.assertEqual(left, [])
+        ps = self.start_ps("--workers", 1, "--steps", 2000)
+        result, left = self.run_on_small_disk("worker_shm", "--job", self.job, "--trace", self.file)
+        self.assertEqual(result.code, 1, result.err)
+        self.assertEqual(result.err.count("the trace is lost: "), 1, result.err)
+        self.assertIn(f"{self.file} cannot be written: No space left on device", result.err)
+        self.assertIn("test accuracy", result.out)
+        self.assertNotIn("the trace is ", result.out)
+        self.assertEqual(left, [])
+        self.assertEqual(finish(ps).code, 0)
+
+    def test_what_is_merged_is_announced_once_it_is_written(self):
+        self.file.symlink_to("/dev/full")  # the workers' own files are beside it
+        code, out, err = run("launch_shm", "--job", self.job, "--steps", 50, "--trace", self.file)
+        self.assertEqual(code, 1, err)
+        self.assertIn(f"launch_shm: --trace {self.file}: it cannot be written: No space left on device\n", err)
+        self.assertNotIn("the trace is", err)
+        self.assertIn("test accuracy", out, "the job has not failed")
+        self.assertEqual([p.name for p in self.folder.iterdir()], ["trace.json"])
+        self.assertTrue(self.file.is_symlink())
+        ps = self.start_ps("--workers", 1, "--steps", 3)  # all of a short trace is written at its end
+        code, out, err = run("worker_shm", "--job", self.job, "--trace", self.file)
+        self.assertEqual(code, 1, err)
+        self.assertEqual(err.count("the trace is lost: "), 1, err)
+        self.assertNotIn("the trace is ", out)
+        self.assertTrue(self.file.is_symlink())
+        self.assertEqual(finish(ps).code, 0)
+
     def test_mistakes_are_told(self):
-        self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace", "cannot be written")
+        self.assert_fails(1, run("launch_shm", "--trace", self.folder / "none" / "x.json"), "--trace",
+                          "cannot be written: No such file or directory")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@
 #include "persistence/tensor_files.hpp"
 #include "ps_shm/errors.hpp"
 #include "shm/segment/job_segments.hpp"
+#include "train/log/span_log.hpp"
 #include "train/loop/count_model.hpp"
 #include "update/traits.hpp"
 
@@ -130,16 +131,16 @@ int Launch::run_job() {
   if (is_interrupted) has_failed_ = false;  // from here on: what was trained could not be kept
   if (!is_interrupted) check_joined();
   if (!is_interrupted) collect();
-  if (!is_interrupted) attempt([this] { finish_record(); });
-  if (traces_) attempt([this] { traces_->merge(); });
+  has_recording_ = !is_interrupted && attempt([this] { finish_record(); }) && recorded_ && report_;
+  has_trace_ = traces_ && attempt([this] { traces_->merge(); });
   if (!settings_.save.empty()) attempt([this] { progress_->print("launch_shm: " + save_result(*view_, settings_)); });
   end_ps();
   end_bridge();
   end_evaluator();
   report_evaluations();
   if (ps().exit_code() == kFailed) has_failed_ = true;  // also if it was asked to end: its last checkpoint is lost
-  if (report_ && !settings_.report.empty())
-    attempt([this] { persistence::write_text(settings_.report, to_html(*report_, settings_)); });
+  has_report_file_ = report_ && !settings_.report.empty() &&
+                     attempt([this] { persistence::write_text(settings_.report, to_html(*report_, settings_)); });
   attempt([this] { report_places(); });
   if (is_interrupted) {
     progress_->print(fmt::format("launch_shm: interrupted at step {}", view_->info().global_step));
@@ -237,6 +238,7 @@ void Launch::attend(int timeout_ms) {
 
 void Launch::take_line(const Child& child, bool is_error, const std::string& line) {
   const bool of_ps = is_ps(child);
+  if (traces_ && is_error && line.find(train::kTraceIsLost) != line.npos) traces_->lose();
   if (!bridges_.empty() && &child == &bridges_.back()) {
     if (line.find(": joined job ") != std::string::npos) bridge_has_joined_ = true;
     if (line.find(": group of ") != std::string::npos) bridge_failures_ = 0;
@@ -362,12 +364,14 @@ void Launch::note_ends() {
   if (!wants_ps_) has_failed_ = true;
 }
 
-void Launch::attempt(const std::function<void()>& act) {
+bool Launch::attempt(const std::function<void()>& act) {
   try {
     act();
+    return true;
   } catch (const Error& error) {
     has_failed_ = true;
     progress_->print_error(fmt::format("launch_shm: {}", error.what()));
+    return false;
   }
 }
 

@@ -99,7 +99,7 @@ class Launch {
   void note_ends();
   void note_beginnings();
   void show_progress();
-  void attempt(const std::function<void()>& act);
+  bool attempt(const std::function<void()>& act);
   void finish_record();
   void report_places();
   report::RunReport report_of(const Checkpoint& checkpoint);
@@ -133,6 +133,7 @@ class Launch {
   std::optional<RecordedLaunch> recorded_;
   std::optional<ReplayedLaunch> replayed_;
   std::optional<Traces> traces_;
+  bool has_trace_ = false, has_report_file_ = false, has_recording_ = false;  // which results have been written
 
   std::optional<report::Progress> progress_;
   std::optional<JobView> view_;                   // its mappings remain valid after the job's names are removed

@@ -131,11 +131,10 @@ void Launch::report_places() {
       else
         say(fmt::format("the newest checkpoint is {}; with more --steps, the same command goes on from there", folder));
     }
-  if (report_ && !settings_.report.empty())
-    say(fmt::format("the report is {}; open it in a browser", settings_.report));
+  if (has_report_file_) say(fmt::format("the report is {}; open it in a browser", settings_.report));
   if (!ps.summary.dir.empty()) say(summaries_line(ps.summary.dir));
-  if (!settings_.trace.empty()) say(train::trace_line(settings_.trace));
-  if (report_ && recorded_)
+  if (has_trace_) say(train::trace_line(settings_.trace));
+  if (has_recording_)
     say(fmt::format("the recording is {0}; launch_shm --replay {0} runs the job again", settings_.record));
 }
 

@@ -167,11 +167,13 @@ int run(int argc, char** argv) {
     // The launcher has checked it; a replacement in a run under way goes on without summaries.
     if (!is_launched && !settings.summary.dir.empty()) persistence::check_writable_folder(settings.summary.dir);
     if (settings.evaluate) return tools::evaluate(settings);
-    const int code = settings.workers_per_process == 1
-                         ? train(settings)
-                         : tools::run_several(settings, [](const auto& one, const auto& fail_one) {
-                             return guarded(one, fail_one, [&] { return train(one); });
-                           });
+    int code = settings.workers_per_process == 1
+                   ? train(settings)
+                   : tools::run_several(settings, [](const auto& one, const auto& fail_one) {
+                       return guarded(one, fail_one, [&] { return train(one); });
+                     });
+    // The launcher has been told, and removes all traces; its job has not failed because of that.
+    if (!is_launched && tools::remove_lost_traces(settings) && code == 0) code = tools::kFailed;
     tools::say_places(settings);
     return code;
   });

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <memory>
 
 #include "cli/option_names.hpp"
@@ -15,6 +16,11 @@
 #include "train/gpu/choose_gpu.hpp"
 
 namespace ps_shm::tools {
+namespace {
+
+std::atomic<bool> g_has_lost_trace = false;  // of any worker of this process
+
+}  // namespace
 
 void say(const WorkerSettings& settings, const std::string& line) {
   if (settings.quiet) return;
@@ -42,14 +48,26 @@ int interrupted(const WorkerSettings& settings, const std::string& who, const tr
 void say_places(const WorkerSettings& settings) {
   if (settings.json) return;
   if (!settings.summary.dir.empty()) say(settings, summaries_line(settings.summary.dir));
-  if (settings.trace.empty()) return;
+  if (settings.trace.empty() || g_has_lost_trace) return;
   const std::uint32_t workers = settings.workers_per_process;
   say(settings,
       train::trace_line(workers == 1 ? settings.trace : fmt::format("{0}.0 to {0}.{1}", settings.trace, workers - 1)));
 }
 
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
-  return settings.trace.empty() ? nullptr : std::make_unique<train::SpanLog>(settings.trace);
+  if (settings.trace.empty()) return nullptr;
+  return std::make_unique<train::SpanLog>(settings.trace, [](const std::string& why) {
+    g_has_lost_trace = true;
+    tell(why);
+  });
+}
+
+bool remove_lost_traces(const WorkerSettings& settings) {
+  if (!g_has_lost_trace) return false;
+  const std::uint32_t workers = settings.workers_per_process;
+  for (std::uint32_t number = 0; number < workers; ++number)
+    train::remove_trace(workers == 1 ? settings.trace : fmt::format("{}.{}", settings.trace, number));
+  return true;
 }
 
 namespace {

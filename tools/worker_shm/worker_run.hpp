@@ -41,6 +41,9 @@ void say_gpu(const WorkerSettings& settings, const std::string& who, const std::
 // Where the files of --summary-dir and --trace are; nothing with --json, which launch_shm gives to its workers.
 void say_places(const WorkerSettings& settings);
 
+// If a worker of this process could not write its trace, removes those of all of them and returns true.
+bool remove_lost_traces(const WorkerSettings& settings);
+
 // None without --trace.
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings);
 

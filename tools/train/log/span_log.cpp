@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "config/error_code.hpp"
@@ -25,16 +26,23 @@ std::string trace_line(const std::string& path) {
   return fmt::format("the trace is {}; open it at https://ui.perfetto.dev", path);
 }
 
-SpanLog::SpanLog(const std::string& path) : path_(path), file_(std::fopen(path.c_str(), "we")) {
+void remove_trace(const std::string& path) noexcept {
+  std::error_code unknown;
+  if (std::filesystem::is_regular_file(std::filesystem::symlink_status(path, unknown)))
+    std::filesystem::remove(path, unknown);
+}
+
+SpanLog::SpanLog(const std::string& path, std::function<void(const std::string&)> lost)
+    : path_(path), file_(std::fopen(path.c_str(), "we")), lost_(std::move(lost)) {
   if (file_ == nullptr) throw Error(fmt::format("trace {}: {}", path_, std::strerror(errno)), config::code_of(errno));
-  std::fputs("[\n", file_);
+  write("[\n");
 }
 
 // The format allows a list to end with a comma, but not every reader accepts it.
 SpanLog::~SpanLog() {
   if (has_worker_) write(name_of(Track::kWorker));
-  std::fputs("\n]\n", file_);
-  std::fclose(file_);
+  write("\n]\n");
+  if (std::fclose(file_) != 0) lose();
 }
 
 std::uint32_t SpanLog::id_of(Track track) const { return track == Track::kGpu ? kGpuTracks + rank_ : rank_; }
@@ -45,8 +53,15 @@ std::string SpanLog::name_of(Track track) const {
 }
 
 // A full disk ends the trace, but not the training.
-void SpanLog::write(const std::string& text) noexcept {
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) has_worker_ = false;
+void SpanLog::write(const std::string& text) {
+  if (!is_lost_ && std::fwrite(text.data(), 1, text.size(), file_) != text.size()) lose();
+}
+
+void SpanLog::lose() {
+  const int error = errno;
+  has_worker_ = false;
+  if (!std::exchange(is_lost_, true) && lost_)
+    lost_(fmt::format("{}{} cannot be written: {}", kTraceIsLost, path_, std::strerror(error)));
 }
 
 void SpanLog::begin_worker(std::uint32_t rank) {
@@ -64,7 +79,7 @@ void SpanLog::add(const char* name, std::uint64_t begin_ns, std::uint64_t end_ns
       "\n",
       name, micros(begin_ns), micros(end_ns - begin_ns), id_of(track), step_, getpid()));
   if (end_ns - flushed_ns_ > kFlushNs) {
-    if (std::fflush(file_) != 0) has_worker_ = false;
+    if (std::fflush(file_) != 0) lose();
     flushed_ns_ = end_ns;
   }
 }
