@@ -92,6 +92,43 @@ TEST_CASE("summary: staleness is for modes in which pushes may be stale, and the
   }
 }
 
+TEST_CASE("summary: staleness that was not measured is unknown") {
+  WorkerInfo info;
+  CHECK_FALSE(WorkerReport(info).staleness.has_value());
+  info.pushes = 1;
+  CHECK(WorkerReport(info).staleness.has_value());
+
+  RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
+  run.staleness->mean = 1.5;
+  run.per_worker[1].staleness.reset();
+  CHECK(has(to_text(run, std::nullopt), "staleness mean 1.50, p50 0, p99 0, max 0; 0 retries"));
+  CHECK(has(to_text(run, std::nullopt), "0.00        0\n"));
+  CHECK(has(to_text(run, std::nullopt), "-        0\n"));
+  CHECK(to_json(run)["staleness"]["mean"] == 1.5);
+  CHECK(to_json(run)["per_worker"][0]["staleness"]["mean"] == 0.0);
+  CHECK(to_json(run)["per_worker"][1]["staleness"]["mean"].is_null());
+  run.forget_staleness();
+  CHECK(has(to_text(run, std::nullopt), "staleness -; 0 retries"));
+  CHECK_FALSE(has(to_text(run, std::nullopt), "0.00        0\n"));
+  const Json json = to_json(run);
+  for (const char* name : {"mean", "p50", "p99", "max"}) {
+    CHECK(json["staleness"].at(name).is_null());
+    CHECK(json["per_worker"][0]["staleness"].at(name).is_null());
+  }
+  CHECK(json["staleness"].at("histogram").is_null());
+  CHECK_FALSE(RunReport::of_config(JobConfig()).staleness.has_value());
+}
+
+TEST_CASE("summary: how a rank of several processes has spent its time is unknown") {
+  RunReport run = run_of({worker(0, 50, 0.5)});
+  run.per_worker[0].phases.emplace().pull = 0.125;
+  CHECK(to_json(run)["per_worker"][0]["seconds_in"]["pull"] == 0.125);
+  run.per_worker[0].extend_to(1e9 - 1);
+  const Json json = to_json(run)["per_worker"][0];
+  CHECK(json.at("seconds_in").is_null());
+  CHECK(json["seconds"] == 1.25);
+}
+
 TEST_CASE("summary: times below a second are in milliseconds") {
   RunReport run = run_of({worker(0, 50, 0.5), worker(1, 50, 0.5)});
   CHECK(has(to_text(run, std::nullopt), "100 steps in 250 ms: 400 steps/s"));
@@ -156,8 +193,8 @@ TEST_CASE("summary: how a GPU transfers has its reasons, of dense and sparse mod
   for (const train::GpuReport& report : {dense, sparse}) {
     const bool is_dense = !report.rows;
     const std::string reasons = is_dense ? "It is small." : "They are scattered.";
-    const std::string way =
-        is_dense ? "H200: pulls by a kernel, applied by 3 threads" : "H200: pulls rows by a kernel, applied by one thread";
+    const std::string way = is_dense ? "H200: pulls by a kernel, applied by 3 threads"
+                                     : "H200: pulls rows by a kernel, applied by one thread";
     const Json json = report::to_json(report);
     CHECK(json["reasons"] == reasons);
     CHECK(json["threads"] == (is_dense ? 3 : 1));
