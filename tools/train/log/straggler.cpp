@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <string>
 #include <utility>
 
 #include "shm/base/clock.hpp"
@@ -17,8 +18,23 @@ double thread_seconds() {
   return double(now.tv_sec) + double(now.tv_nsec) * 1e-9;
 }
 
+namespace {
+
+// In the largest unit in which it is a number of a few digits, or else in seconds.
+std::string text_of(double seconds) {
+  constexpr std::pair<const char*, double> kUnits[] = {{"s", 1.0}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+  for (const auto& [unit, size] : kUnits) {
+    const std::string number = fmt::format("{:.6g}", seconds / size);
+    if (seconds >= size && (size == 1.0 || seconds < 1000 * size) && std::stod(number) * size == seconds)
+      return number + unit;
+  }
+  return fmt::format("{}", seconds);
+}
+
+}  // namespace
+
 std::string Delay::to_string() const {
-  std::string text = factor > 1 ? fmt::format("{}x", factor) : fmt::format("{}", seconds);
+  std::string text = factor > 1 ? fmt::format("{}x", factor) : text_of(seconds);
   if (share < 1) text += fmt::format("@{}", share);
   return text;
 }

@@ -142,7 +142,21 @@ TEST_CASE("straggler: a delay is written in the form in which it is read") {
   CHECK(times(2.5, 0.1).to_string() == "2.5x@0.1");
   Delay delay;
   delay.seconds = 0.005;
-  CHECK(delay.to_string() == "0.005");
+  CHECK(delay.to_string() == "5ms");
   delay.share = 0.25;
-  CHECK(delay.to_string() == "0.005@0.25");
+  CHECK(delay.to_string() == "5ms@0.25");
+}
+
+TEST_CASE("straggler: a delay is written as on a command line") {
+  const auto text = [](double seconds, double factor, double share) {
+    return Delay{.seconds = seconds, .factor = factor, .share = share}.to_string();
+  };
+  CHECK(text(0.002, 1, 1) == "2ms");
+  CHECK(text(0.001, 1, 0.5) == "1ms@0.5");
+  CHECK(text(100 * 1e-6, 1, 1) == "100us");
+  CHECK(text(1.5, 1, 1) == "1.5s");
+  CHECK(text(90, 1, 1) == "90s");
+  CHECK(text(5e-10, 1, 1) == "5e-10");
+  CHECK(text(1.0 / 3, 1, 1) == "0.3333333333333333");  // read back, it is the same
+  CHECK(text(0, 10, 0.1) == "10x@0.1");
 }
