@@ -447,6 +447,60 @@ def test_an_embedding_is_frozen_by_itself_and_trains_in_eval(job):
         assert torch.equal(embedding.weight, before)
 
 
+def test_what_freezes_the_weight_of_an_embedding_freezes_its_table(job):
+    embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    assert embedding.weight.requires_grad
+    embedding.weight.requires_grad = False
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        def trains():
+            before = embedding.weight
+            model(torch.tensor([3])).sum().backward()
+            opt.step()
+            return not torch.equal(embedding.weight, before)
+
+        assert not embedding.weight.requires_grad and not trains()
+        assert embedding.weight.requires_grad_().requires_grad and trains()
+        assert not (embedding.weight.requires_grad_(False), trains())[1]
+        view = embedding.weight.detach()
+        view.requires_grad_()
+        assert view.requires_grad and not embedding.weight.requires_grad
+
+
+@pytest.mark.parametrize("write", [
+    lambda weight: setattr(weight, "data", torch.ones(10, 4)), lambda weight: setattr(weight, "grad", torch.ones(10, 4)),
+    lambda weight: next(iter(weight)).fill_(1), lambda weight: weight.unbind()[0].fill_(1), lambda weight: weight.chunk(2)[1].zero_(),
+    lambda weight: torch._foreach_add_([weight], 1.0), lambda weight: weight.detach().numpy().fill(1), lambda weight: np.asarray(weight).fill(1)])
+def test_no_write_to_the_weight_of_an_embedding_is_lost(write):
+    embedding = ps_shm.torch.Embedding("table", 10, 4)
+    with pytest.raises((ps_shm.Error, ValueError), match="is a copy of its table|read-only"):
+        write(embedding.weight)
+
+
+def test_the_weight_of_an_embedding_is_copied_as_a_plain_tensor(tmp_path):
+    weight = ps_shm.torch.Embedding("table", 10, 4).weight
+    torch.save(weight, tmp_path / "weight.pt")
+    for made in (copy.deepcopy(weight), torch.load(tmp_path / "weight.pt"), weight + 0, weight.clone()):
+        assert type(made) is torch.Tensor and torch.equal(made, weight) and made.fill_(1).all()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_gradients_are_of_the_ids_that_forward_had(job, keyed):
+    embedding = ps_shm.torch.Embedding("table", 64, 4, rule="sgd", keyed=keyed)
+    model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
+    with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
+        every, buffer = torch.arange(8), torch.empty(2, dtype=torch.int64)
+        before = embedding(every).detach()
+        for ids in ([0, 1], [2, 3], [4, 5]):
+            buffer.copy_(torch.tensor(ids))
+            loss = model(buffer).sum()
+            buffer.fill_(7)
+            loss.backward()
+        opt.step()
+        changed = (embedding(every) != before).any(1)
+        assert changed.tolist() == [True] * 6 + [False] * 2
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 def test_a_table_is_not_begun_anew_without_a_word(job, keyed):
     embedding = ps_shm.torch.Embedding("table", 100, 4, rule="sgd", keyed=keyed)

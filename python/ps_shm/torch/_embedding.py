@@ -40,26 +40,68 @@ def _take(given: list[tuple[torch.Tensor, torch.Tensor]], ids: torch.Tensor, gra
 # The embeddings that are attached to each worker, by name: two modules share a table only where that is asked for.
 _attached: "weakref.WeakKeyDictionary[Worker, weakref.WeakValueDictionary[str, Embedding]]" = weakref.WeakKeyDictionary()
 
-_WRITES = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__", "__imod__"}
+_WRITES = {"__set__", "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__", "__imod__"}
 
 
 class _Copy(torch.Tensor):
-    """A copy of a table. It and its views refuse writes, which no row would see; what is computed from it is a plain tensor."""
+    """A copy of a table. It and its views refuse writes, which no row would see; what is computed from it is a plain tensor.
+
+    requires_grad is that of the table, so that it freezes the table as it freezes the weight of torch.nn.Embedding.
+    """
+
+    table: Optional[TableParameter] = None  # not of views
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs, name = kwargs or {}, getattr(function, "__name__", "")
-        writes = (name in _WRITES or (name.endswith("_") and not name.endswith("__"))) and name != "requires_grad_"
-        target = kwargs.get("out") if "out" in kwargs else next(iter((*args, *kwargs.values())), None) if writes else None
-        if isinstance(target, cls):
+        writes = name in _WRITES or (name.endswith("_") and not name.endswith("__"))
+        first = next(iter((*args, *kwargs.values())), None)
+        target = kwargs.get("out") if "out" in kwargs else first if writes else None
+        if any(isinstance(one, cls) for one in (target if isinstance(target, (list, tuple)) else (target,))):
             raise Error(
                 "`weight` of an embedding is a copy of its table, and a write to it would reach no row: use "
                 "embedding.assign(values), or initializer= where the embedding is made"
             )
         with torch._C.DisableTorchFunction():
             result = function(*args, **kwargs)
+            if isinstance(result, numpy.ndarray):
+                result.flags.writeable = False
+            if isinstance(result, (list, tuple)) and any(isinstance(one, torch.Tensor) and one._is_view() for one in result):
+                return [one.as_subclass(cls) for one in result]
             is_same = isinstance(result, torch.Tensor) and (result._is_view() or name in ("__get__", "detach"))  # .data
             return result.as_subclass(cls) if is_same else result
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override,unused-ignore]
+        """Whether the table is trained."""
+        if self.table is not None:
+            return self.table.requires_grad
+        with torch._C.DisableTorchFunction():
+            return torch.Tensor.requires_grad.__get__(self)  # type: ignore[attr-defined,no-any-return,unused-ignore]
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> "_Copy":
+        """Trains the table, or freezes it."""
+        if self.table is not None:
+            self.table.requires_grad_(requires_grad)
+            return self
+        with torch._C.DisableTorchFunction():
+            return torch.Tensor.requires_grad_(self, requires_grad)  # type: ignore[return-value,unused-ignore]
+
+    def __iter__(self) -> Any:
+        """The rows, which refuse writes, too."""
+        return iter(self.unbind(0))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        """A plain tensor."""
+        return self.as_subclass(torch.Tensor).clone()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As of a plain tensor."""
+        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
 
 
 # Also from lists, NumPy, and series of pandas and Polars.
@@ -306,7 +348,9 @@ class Embedding(torch.nn.Module):
         With keyed=True, the rows that there are, in no particular order; state_dict() has their ids. Writing to the copy
         raises Error, because it would change no row: use assign(). The copy has no gradient.
         """
-        return self._values().as_subclass(_Copy)
+        found = self._values().as_subclass(_Copy)
+        found.table = self._stand_in
+        return found
 
     def _values(self) -> torch.Tensor:
         if self._keyed:
@@ -374,7 +418,7 @@ class Embedding(torch.nn.Module):
         if not self._stand_in.requires_grad or not torch.is_grad_enabled():
             return rows
         # Not a method of this module, which may be copied before the backward pass.
-        take = functools.partial(_take, self._stand_in.given, ids)
+        take = functools.partial(_take, self._stand_in.given, ids.clone())  # the caller may fill its ids anew before push()
         leaf = torch.empty(0, dtype=torch.float32, device=device, requires_grad=True)
         trained: torch.Tensor = _Rows.apply(leaf, [rows], take)
         return trained
