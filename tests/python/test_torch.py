@@ -82,6 +82,8 @@ def test_models_that_a_job_cannot_take_are_refused(job):
     ps_shm.torch.Optimizer(tied, job, create=True).close()
     with pytest.raises(ValueError, match="go together"):
         ps_shm.torch.Optimizer(small_model(), job, create=True, push_every=4)
+    with pytest.raises(ValueError, match="an integer above 1"):
+        ps_shm.torch.Optimizer(small_model(), job, create=True, push_every=1.5, local=torch.optim.SGD(small_model().parameters(), lr=0.1))
 
 
 def test_schedulers_of_torch_act_on_the_job(job):
@@ -383,7 +385,7 @@ def test_elastic_averaging_moves_model_and_centre_towards_each_other(job):
         assert model.weight.tolist() == [[6, 6]]
         elastic.pull()
         assert model.weight.tolist() == [[2, 2]]
-    for alpha, every in ((0.0, 1), (1.0, 1), (0.5, 0)):
+    for alpha, every in ((0.0, 1), (1.0, 1), (0.5, 0), (0.5, 1.5)):
         with pytest.raises(ValueError, match="alpha lies between 0 and 1, and every is at least 1"):
             ps_shm.torch.Elastic(model, job, alpha=alpha, every=every, create=True)
 
@@ -409,6 +411,17 @@ def test_a_tensor_that_was_tied_or_removed_is_not_published_as_it_was(job):
         with pytest.raises(ps_shm.Error, match="the model has no tensor '1.weight' of its own any more"):
             publisher.publish(2)
         assert publisher.generation == 1
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_subscriber_does_not_say_that_a_model_is_new_whose_tensors_have_other_names(job, strict):
+    model, other = small_model(0), small_model(5)
+    with ps_shm.torch.Publisher(job, model) as publisher, ps_shm.torch.Subscriber(job, other, strict=strict) as subscriber:
+        publisher.publish(1)
+        other[0] = torch.nn.Sequential(other[0])
+        with pytest.raises(ps_shm.Error, match="the model has no tensor '0.weight' of its own any more: make the Subscriber"):
+            subscriber.update()
+        assert subscriber.generation == 0 and publisher.readers()[0].acknowledged == 0
 
 
 def test_what_is_unfrozen_behind_elastic_is_an_error(job):

@@ -57,7 +57,7 @@ class Elastic(Joined):
         prefix: str = "",
         **settings: Setting,
     ) -> None:
-        if not 0 < alpha < 1 or every < 1:
+        if not 0 < alpha < 1 or every < 1 or every % 1 != 0:
             raise ValueError("alpha lies between 0 and 1, and every is at least 1")
         if create:
             settings.setdefault("optimizer", "add")

@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, List, Optional
+from typing import AbstractSet, Any, List, Optional
 
 import torch
 
@@ -21,6 +21,14 @@ def _finish_copies(tensors: Tensors) -> None:
 
 def _state(model: torch.nn.Module) -> Tensors:
     return {name: tensor.detach() for name, tensor in state(model).items()}
+
+
+def _require(names: AbstractSet[str], tensors: Tensors, of: str) -> None:
+    if not names <= tensors.keys():
+        raise Error(
+            f"the model has no tensor '{min(names - tensors.keys())}' of its own any more: make the {of} when the model has its "
+            "final parts"
+        )
 
 
 class Publisher(Closing):
@@ -73,11 +81,7 @@ class Publisher(Closing):
             Error: the model has lost a tensor, or tied it to another one, since this object was made.
         """
         tensors = _state(self._model)
-        if not self._names <= tensors.keys():
-            raise Error(
-                f"the model has no tensor '{min(self._names - tensors.keys())}' of its own any more: make the Publisher when the "
-                "model has its final parts"
-            )
+        _require(self._names, tensors, "Publisher")
         if self._slices is not None:
             return self._publisher.publish({name: local(tensors[name]) for name in self._slices}, step, timeout=timeout)
         on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
@@ -170,6 +174,7 @@ class Subscriber(Closing):
         except ValueError:
             self._subscriber.close()
             raise
+        self._copied = self._names & _state(self._model).keys()
         self.generation = 0
         self.step = 0
 
@@ -199,11 +204,14 @@ class Subscriber(Closing):
         Raises:
             Timeout: no newer generation was published within `timeout` seconds.
             PublisherGone: there is no newer generation and no live publisher.
+            Error: the model has lost a tensor, or tied it to another one, since this object was made.
         """
+        now = _state(self._model)
+        _require(self._copied, now, "Subscriber")
         generation = self._read(timeout, wait_for_publisher) if wait else self._subscriber.try_read(self.generation)
         if generation is None:
             return None
-        tensors = {name: tensor for name, tensor in _state(self._model).items() if name in self._names}
+        tensors = {name: tensor for name, tensor in now.items() if name in self._names}
         on_gpu = {name: tensor for name, tensor in tensors.items() if is_on_gpu(tensor)}
         on_cpu = {name: tensor for name, tensor in tensors.items() if name not in on_gpu}
         strided = {name: tensor for name, tensor in on_cpu.items() if not tensor.is_contiguous()}
