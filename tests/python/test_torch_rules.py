@@ -207,6 +207,24 @@ def test_a_setting_with_two_names_has_one_value(job, rule, given):
         assert opt.param_groups[0]["betas"] == pytest.approx((0.5, 0.999)) and float(opt.worker.settings["epsilon"]) == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("rule, wrong", [
+    ("adam", {"betas": (0.9, 0.5)}), ("adam", {"eps": 0.5}), ("adam", {"amsgrad": True}), ("rmsprop", {"alpha": 0.5}),
+    ("sgd", {"momentum": 0.5}), ("sgd", {"maximize": True}), ("momentum", {"nesterov": True}), ("momentum", {"dampening": 0.5})])
+def test_what_a_group_is_given_later_and_a_job_cannot_change_is_refused(job, rule, wrong):
+    model, settings = torch.nn.Linear(2, 1), {"momentum": 0.9} if rule == "momentum" else {}
+    with ps_shm.torch.Optimizer(model, job, create=True, optimizer=rule, lr=0.1, **settings) as opt:
+        kept = opt.state_dict()["param_groups"][0]
+        opt.param_groups[0].update({key: value for key, value in kept.items() if key != "params"}, lr=0.05)
+        (name, value), before = next(iter(wrong.items())), model.weight.clone()
+        model(torch.ones(1, 2)).sum().backward()
+        opt.step()
+        assert not torch.equal(model.weight, before)
+        opt.param_groups[0].update(wrong)
+        says = f"a group of parameters has {name}.*{value[1] if name == 'betas' else value}, and the job"
+        with pytest.raises(ValueError, match=says):
+            opt.step()
+
+
 def test_groups_from_named_parameters(job):
     model = net()
     with ps_shm.torch.Optimizer(model, job, create=True, lr=0.1, params=model.named_parameters()) as opt:

@@ -104,8 +104,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
         wire: Literal["float32", "bfloat16-push"] = "float32",
         **settings: Union[Setting, tuple[float, float]],
     ) -> None:
-        if (push_every > 1) != (local is not None) or push_every < 1:
-            raise ValueError("push_every above 1 and local=torch.optim.SGD(...) go together")
+        if (push_every > 1) != (local is not None) or push_every < 1 or push_every % 1 != 0:
+            raise ValueError("push_every, an integer above 1, and local=torch.optim.SGD(...) go together")
         if restore is not None and not create:
             raise ValueError("restore is for the job that is made here: it goes with create=True")
         if wire not in ("float32", "bfloat16-push"):
@@ -464,6 +464,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
     # Takes over the values that schedulers store in the groups, and the learning rates, which a job of others has already.
     def _take_groups(self, state_dict: dict[str, Any], has_made_job: bool = True) -> None:
         self._require_groups(state_dict)
-        fixed = {"params", "optimizer", "mode"} | (set() if has_made_job else {"lr", "weight_decay", "momentum", "betas"})
+        fixed = {"params", "optimizer", "mode"}
+        if not has_made_job:
+            fixed.update(group_of_torch(self.worker.settings["optimizer"], self.worker.settings), ("momentum", "betas"))
         for group, kept in zip(self.param_groups, state_dict["param_groups"]):
             group.update({key: value for key, value in kept.items() if key not in fixed})

@@ -7,7 +7,7 @@ from typing import Any, Literal, Optional
 from .. import Bundle, Error, Variable
 from ._membership import Membership
 from ._model import Group
-from ._settings import as_number, decay_of
+from ._settings import as_number, decay_of, fixed_settings, refuse_others
 
 _Factors = tuple[float, float]  # what the job's rate, and its decay, are multiplied by
 
@@ -57,6 +57,7 @@ class Rates:
         self._of_tables = sorted(set(of_tables))
         self._membership, self._groups, self._prefix = membership, groups, prefix
         self._worker, self._rule, self._mode = membership.worker, said["optimizer"], said["mode"]
+        self._fixed = fixed_settings(self._rule, said)
         self._decay, self._beta2 = said[decay_of(self._rule)], said["beta2"]
         self._declared: list[_Factors] = [
             (_scale("lr", group.lr, said), _scale(decay_of(self._rule), group.weight_decay, said)) for group in groups
@@ -142,6 +143,8 @@ class Rates:
 
     # What the groups ask for: runtime settings of the job, and the factors of each group.
     def _wanted(self, param_groups: list[dict[str, Any]]) -> tuple[dict[str, float], list[_Factors]]:
+        for group in param_groups:
+            refuse_others(group, self._fixed, "a group of parameters")
         live = {}
         for key in self._live.keys() - {"lr"}:
             values = [as_number(group["betas"][0] if key == "beta1" else group[key]) for group in param_groups]

@@ -149,16 +149,28 @@ def group_of_torch(rule: str, said: dict[str, Any]) -> dict[str, Any]:
     return group
 
 
+def fixed_settings(rule: str, said: dict[str, Any]) -> dict[str, Any]:
+    """What a group of PyTorch's optimizer has that a job cannot change while it runs, with the job's values."""
+    followed = {"lr", "weight_decay", *_WITHOUT_EFFECT} | ({"momentum"} if rule in ("momentum", "nesterov") else set())
+    return {name: value for name, value in group_of_torch(rule, said).items() if name not in followed}
+
+
+def refuse_others(group: dict[str, Any], fixed: dict[str, Any], what: str) -> None:
+    """Raises ValueError if a group has another value of one of these settings. `what` has the group."""
+    for name, here in fixed.items():
+        there = group.get(name, here)
+        if there is here:
+            continue
+        if name == "betas":
+            name, there, here = "betas[1]", there[1], here[1]
+        there = as_number(there)
+        if there != here and not (isinstance(here, float) and math.isclose(there, here, rel_tol=1e-6)):
+            why = _REFUSED.get(name, f"create the job with {name}={there}")
+            raise ValueError(f"{what} has {name}={there}, and the job {here}: {why}")
+
+
 def check_group(kept: dict[str, Any], rule: str, said: dict[str, Any]) -> None:
     """Raises ValueError if a group of PyTorch's optimizer has a setting that the job cannot take over."""
-    own_names({key: value for key, value in kept.items() if key in _REFUSED})
-    of_job = group_of_torch(rule, said)
-    fixed = ("eps", "alpha", "initial_accumulator_value", "nesterov")
-    pairs = [(name, kept[name], of_job[name]) for name in fixed if name in kept and name in of_job]
-    if "betas" in kept and "betas" in of_job:
-        pairs.append(("betas[1]", kept["betas"][1], of_job["betas"][1]))
-    if kept.get("weight_decay") and said[decay_of(rule)] == 0:  # of which that of a group is a multiple
-        pairs.append(("weight_decay", kept["weight_decay"], 0.0))
-    for name, there, here in pairs:
-        if not math.isclose(as_number(there), here, rel_tol=1e-6):
-            raise ValueError(f"the state has {name}={there}, and the job {here}: create the job with {name}={there}")
+    refuse_others(kept, fixed_settings(rule, said), "the state")
+    if (decay := kept.get("weight_decay")) and said[decay_of(rule)] == 0:  # of which that of a group is a multiple
+        raise ValueError(f"the state has weight_decay={decay}, and the job 0.0: create the job with weight_decay={decay}")
