@@ -104,7 +104,7 @@ TEST_CASE("table checkpoint: its files are safetensors of keys, rows and slots")
 
 TEST_CASE("table checkpoint: rows that do not fit are left out, other rules and sizes are refused") {
   const Folder folder;
-  JobConfig config = row_config(UpdateRule::kAdagrad);
+  JobConfig config = row_config(UpdateRule::kMomentum);
   TableJob job(spec_of(6000, 2), config);
   const Keys keys = some_keys(5000);
   job.push(keys, 1.0F);
@@ -141,10 +141,12 @@ TEST_CASE("table checkpoint: rows that do not fit are left out, other rules and 
     }
     return {};
   };
-  CHECK(refused(3, UpdateRule::kAdagrad).find("rows of 2 by rule adagrad there, and of 3 by rule adagrad here") !=
+  CHECK(refused(3, UpdateRule::kMomentum).find("rows of 2 by rule momentum there, and of 3 by rule momentum here") !=
         std::string::npos);
-  CHECK(refused(2, UpdateRule::kSgd).find("rows of 2 by rule adagrad there, and of 2 by rule sgd here") !=
+  CHECK(refused(2, UpdateRule::kSgd).find("rows of 2 by rule momentum there, and of 2 by rule sgd here") !=
         std::string::npos);
+  CHECK(refused(2, UpdateRule::kNesterov).find("and of 2 by rule nesterov here") !=
+        std::string::npos);  // with the same slots
 }
 
 TEST_CASE("table checkpoint: nothing of it stays if its files cannot be written to the end") {

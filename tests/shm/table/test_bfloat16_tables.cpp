@@ -113,6 +113,11 @@ TEST_CASE("table of bfloat16: a checkpoint whose files are of another type is da
   CHECK(contains(opened_with("\"float32\""), "items.rows is not as"));
   CHECK(contains(opened_with("\"int32\""), "a table of an invalid size or dtype"));
   CHECK(contains(opened_with("\"bfloat17\""), "unknown dtype 'bfloat17'"));
+  std::fstream file(saved + "/tables-00001-of-00002.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  std::string header(200, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header.size()));
+  file.seekp(static_cast<std::streamoff>(header.find("U64"))).write("I64", 3).flush();  // as large as before
+  CHECK(contains(opened_with("\"bfloat16\""), "items.keys is not as"));
 }
 
 TEST_CASE("table of bfloat16: what is not possible is said, and a segment of another type is no table") {

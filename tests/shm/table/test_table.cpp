@@ -433,7 +433,8 @@ TEST_CASE("table: what cannot be is refused with a reason") {
   CHECK(refused([](TableSpec& s) { s.name = "n", s.row_size = 0; }).find("a row has 1 to") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.max_rows = 63; }).find("max_rows must be from 64") !=
         std::string::npos);
-  CHECK(refused([](TableSpec& s) { s.name = "n", s.ttl = -1; }).find("ttl") != std::string::npos);
+  for (const double ttl : {-1.0, 30.0 * 24 * 3600 + 1, double(NAN)})
+    CHECK(refused([&](TableSpec& s) { s.name = "n", s.ttl = ttl; }).find("ttl must be from 0") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.admit_after = 256; }).find("1 to 255") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.initial_range = NAN; }).find("initial_range") != std::string::npos);
   CHECK(refused([](TableSpec& s) { s.name = "n", s.regularize = -1; }).find("factors") != std::string::npos);
