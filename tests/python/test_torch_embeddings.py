@@ -482,6 +482,9 @@ def test_the_weight_of_an_embedding_is_copied_as_a_plain_tensor(tmp_path):
     torch.save(weight, tmp_path / "weight.pt")
     for made in (copy.deepcopy(weight), torch.load(tmp_path / "weight.pt"), weight + 0, weight.clone()):
         assert type(made) is torch.Tensor and torch.equal(made, weight) and made.fill_(1).all()
+    for frozen in (False, True):
+        made = copy.deepcopy(torch.nn.Embedding.from_pretrained(weight, freeze=frozen)).weight
+        assert type(made) is torch.nn.Parameter and made.requires_grad is not frozen and torch.equal(made, weight)
 
 
 @pytest.mark.parametrize("keyed", [False, True])

@@ -67,7 +67,7 @@ class _Copy(torch.Tensor):
             if isinstance(result, numpy.ndarray):
                 result.flags.writeable = False
             if isinstance(result, (list, tuple)) and any(isinstance(one, torch.Tensor) and one._is_view() for one in result):
-                return [one.as_subclass(cls) for one in result]
+                return type(result)(one.as_subclass(cls) for one in result)
             is_same = isinstance(result, torch.Tensor) and (result._is_view() or name in ("__get__", "detach"))  # .data
             return result.as_subclass(cls) if is_same else result
 
@@ -95,13 +95,18 @@ class _Copy(torch.Tensor):
         """The rows, which refuse writes, too."""
         return iter(self.unbind(0))
 
+    # torch.nn.Parameter(weight) is a view, too.
+    def _plain(self) -> torch.Tensor:
+        plain = self.detach().as_subclass(torch.Tensor).clone()
+        return torch.nn.Parameter(plain, self.requires_grad) if isinstance(self, torch.nn.Parameter) else plain
+
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         """A plain tensor."""
-        return self.as_subclass(torch.Tensor).clone()
+        return self._plain()
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """As of a plain tensor."""
-        return self.as_subclass(torch.Tensor).__reduce_ex__(protocol)
+        return self._plain().__reduce_ex__(protocol)
 
 
 # Also from lists, NumPy, and series of pandas and Polars.
