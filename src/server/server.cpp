@@ -231,6 +231,7 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
     if (outcome != shm::AttachOutcome::kAbsent && options.log)
       options.log(fmt::format("job {}: removing what a dead job of that name left behind", config.job));
     found = {};
+    if (checkpoint) checkpoint->verify();
     shm::JobSegments job = shm::JobSegments::create(
         config, shard, [&] { turn.look_out(); },
         [&](shm::JobSegments& made) {

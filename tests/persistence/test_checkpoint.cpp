@@ -127,6 +127,24 @@ TEST_CASE("a checkpoint of another model is refused with one error that names al
   CHECK(contains(error, "it has also b/c.d"));
 }
 
+TEST_CASE("a job does not begin with a checkpoint whose files have changed") {
+  const test::Folder folder;
+  std::string saved;
+  {
+    TrainedJob job;
+    saved = job.save(folder.path());
+  }
+  {
+    std::fstream file(saved + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(-1, std::ios::end);
+    const char last = static_cast<char>(file.get());
+    file.seekp(-1, std::ios::end).put(static_cast<char>(last ^ 1));
+  }
+  const JobConfig config = config_of({.chunk_bytes = 1024, .restore = saved});
+  CHECK(contains(error_of([&] { TrainedJob again(config); }), "model.safetensors are not what was written"));
+  CHECK(!std::filesystem::exists("/dev/shm/ps_shm." + config.job));
+}
+
 TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") {
   const test::Folder folder;
   std::string saved;

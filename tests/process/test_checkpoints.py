@@ -196,6 +196,8 @@ print(net.load_state_dict(model, strict=True), len(model), len(slots), len(avera
         content = bytearray(model.read_bytes())
         content[-5] ^= 1
         model.write_bytes(content)
+        self.assert_fails(1, run("inspect_shm", "diff", self.folder / "step-40", self.folder / "step-80"),
+                          "the contents of model.safetensors are not what was written")
         code, out, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "100", "--checkpoint-dir", self.folder)
         self.assertEqual(code, 0, err)
         self.assertIn("skipped a checkpoint", err)

@@ -45,6 +45,8 @@ def test_the_newest_whole_one_is_found(worker, tmp_path, caplog):
     open(path, "wb").write(damaged)
     with pytest.raises(ps_shm.Error, match="not what was written"):
         checkpoint.load(second).verify()
+    with pytest.raises(ps_shm.Error, match="not what was written"):
+        ps_shm.Server(f"{worker.job}-restored", restore=second)
     assert checkpoint.latest(tmp_path).folder == first
     assert "skipped a checkpoint" in caplog.text
     with pytest.raises(ps_shm.Error, match="is not a valid checkpoint"):

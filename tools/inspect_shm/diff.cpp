@@ -175,7 +175,9 @@ std::unique_ptr<State> open_state(const std::string& source, const std::string& 
   if (is_folder && !std::filesystem::exists(source + "/checkpoint.json", failed))
     if (std::optional<Checkpoint> newest = Checkpoint::latest(source))
       return std::make_unique<CheckpointState>(std::move(*newest));
-  return std::make_unique<CheckpointState>(Checkpoint(source));
+  Checkpoint given(source);
+  given.verify();
+  return std::make_unique<CheckpointState>(std::move(given));
 }
 
 template <class T>
