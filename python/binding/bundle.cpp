@@ -2,8 +2,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "errors.hpp"
 #include "worker.hpp"
@@ -34,6 +36,7 @@ struct Pinned {
   bool is_writable = true;
   bool may_convert = false;  // some variables are of bfloat16, whose arrays may be of float32
   nb::object given;          // the bundle and the arrays, which it keeps alive
+  std::vector<std::pair<nb::object, std::uintptr_t>> tensors;  // of PyTorch, whose memory may move
 };
 
 // Whether the array is handed over as floats; others are handed over as bytes.
@@ -76,6 +79,18 @@ DType dtype_for(const NamedVariable& member, const Array& array, Give what) noex
   return what == Give::kGradient ? DType::kFloat32 : member.pulled_into(array);
 }
 
+// A tensor of PyTorch may move its memory: resize_(), share_memory_(), an offload.
+std::uintptr_t address_of(nb::handle tensor) {
+  static PyObject* const name = PyUnicode_InternFromString("data_ptr");
+  return nb::cast<std::uintptr_t>(tensor.attr(nb::handle(name))());
+}
+
+void require_unmoved(const Pinned& pinned) {
+  for (const auto& [tensor, address] : pinned.tensors)
+    if (address_of(tensor) != address)
+      throw nb::value_error("the memory of a tensor has moved since the arrays were pinned; pin them anew");
+}
+
 Pinned pin(const Bundle& self, nb::handle given, Use use, const char* verb, Give what) {
   const bool writable = use == Use::kWrite;
   Pinned pinned;
@@ -109,6 +124,7 @@ void with_pinned(const Bundle& self, nb::handle given, bool writable, const char
   if (pinned->of != &self) throw nb::value_error("these arrays were pinned for another bundle");
   if (writable && !pinned->is_writable)
     throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
+  require_unmoved(*pinned);
   if (what != Give::kEither && pinned->may_convert)
     for (std::size_t i = 0; i < pinned->arrays.size(); ++i)
       pinned->arrays[i].require_type(what == Give::kGradient ? DType::kFloat32 : pinned->variables[i].dtype(),
@@ -157,6 +173,7 @@ nb::object pull(const Bundle& self, nb::object out, bool consistent) {
 void check_pinned(const Bundle& self, const Pinned& arrays) {
   if (arrays.of != &self) throw nb::value_error("these arrays were pinned for another bundle");
   if (!arrays.is_writable) throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
+  require_unmoved(arrays);
 }
 
 std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
@@ -280,6 +297,8 @@ void add_members(BundleClass& bundle) {
             Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable ? Use::kWrite : Use::kReadLater, "pin",
                                 Give::kEither);
             pinned.given = nb::make_tuple(self, arrays);
+            for (const nb::object& array : in_order(nb::cast<const Bundle&>(self), arrays))
+              if (nb::hasattr(array, "data_ptr")) pinned.tensors.emplace_back(array, address_of(array));
             return pinned;
           },
           "arrays"_a, nb::kw_only(), "writable"_a = true,
@@ -287,7 +306,8 @@ void add_members(BundleClass& bundle) {
                   "None], *, writable: bool = True) -> Pinned"),
           R"(Checks the arrays once and returns a Pinned, which stands for them in the other methods.
 
-Those do not check them again. A Pinned refers to the memory that the arrays have now, and keeps it alive.
+Those do not check them again. A Pinned refers to the memory that the arrays have now, and keeps it alive. If a tensor of
+PyTorch moves its memory, as resize_() and share_memory_() do, they raise ValueError: pin the arrays anew.
 
 Args:
     arrays: a mapping or a sequence with an array for each variable. For a variable of bfloat16 it may be of float32:

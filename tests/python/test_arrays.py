@@ -211,6 +211,20 @@ def test_wrong_rows_are_refused(worker):
         v.push_rows(np.array([1]), np.ones((1, 3), np.float32))
 
 
+@pytest.mark.parametrize("move", [lambda x: x.share_memory_(), lambda x: x.resize_(2000), lambda x: x.storage().resize_(0)],
+                         ids=["shared", "resized", "freed"])
+def test_a_tensor_whose_memory_has_moved_is_pinned_anew(worker, move):
+    moved, other = torch.zeros(1000), np.zeros(10, np.float32)
+    bundle = worker.variables({"moved": moved, "other": other})
+    pinned = bundle.pin([moved, other])
+    bundle.pull(pinned)
+    move(moved)
+    for use in (lambda: bundle.pull(pinned), lambda: bundle.pull_changed(pinned), lambda: bundle.push(pinned),
+                lambda: bundle.push([torch.zeros(1000), other], into=pinned)):
+        with pytest.raises(ValueError, match="the memory of a tensor has moved since the arrays were pinned; pin them anew"):
+            use()
+
+
 def test_a_bundle_pushes_and_pulls_in_one_call(worker):
     first = {"a": np.ones(3, np.float32), "b": torch.zeros(2, 2)}
     bundle = worker.variables(first)

@@ -187,7 +187,9 @@ class Places:
                 for t in self._tensors
             ]
             self._beside = [(t, place) for t, place in zip(self._tensors, places) if t is not place]
-            self._pinned, self._pointers, self._sizes = self._bundle.pin(places), now, [t.numel() for t in places]
+            # As arrays: whether a tensor has moved is known here, and need not be looked for again.
+            self._pinned, self._pointers = self._bundle.pin([place.numpy() for place in places]), now
+            self._sizes = [t.numel() for t in places]
         return self._pinned
 
     def _finish(self) -> None:
