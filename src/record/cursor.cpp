@@ -20,6 +20,7 @@ Cursor::Cursor(std::string name, std::span<const std::byte> bytes) : name_(std::
   if (bytes.size() < sizeof header_) fail("the recording is too short");
   std::memcpy(&header_, bytes.data(), sizeof header_);
   if (std::memcmp(header_.magic, kMagic, sizeof kMagic) != 0) fail("it is not a recording, or has another version");
+  if (header_.examples != header_.checked(header_.examples_before())) fail("its header is damaged");
   at_ = sizeof header_;
   begin();
 }

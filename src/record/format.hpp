@@ -20,6 +20,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "shm/segment/table_layout.hpp"
+
 namespace ps_shm::record {
 
 enum class Kind : std::uint8_t { kVariable = 1, kRates, kUpdate, kPull, kPush, kStep, kFinished, kLeft, kDropped };
@@ -31,8 +33,15 @@ inline constexpr std::size_t kMaxNumberBytes = 10;
 
 struct Header {
   char magic[8];
-  std::uint64_t rank, life, examples_before;
+  std::uint64_t rank, life;
+  std::uint64_t examples;  // trained on before this life, as checked() has them: in one word, for the kill between two
+
+  std::uint64_t examples_before() const noexcept { return examples >> 16; }
+  // A reader goes through its data until it is there, so that any other number may take for ever.
+  std::uint64_t checked(std::uint64_t count) const noexcept {
+    return count << 16 | (shm::mixed(count ^ shm::mixed(rank << 32 | life)) & 0xffff);
+  }
 };
-inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '2'};
+inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '3'};
 
 }  // namespace ps_shm::record

@@ -29,7 +29,8 @@ Recorder::Recorder(const std::string& folder, std::uint32_t rank) {
   } while (file_ < 0 && errno == EEXIST);
   if (file_ < 0) throw Error(fmt::format("recording {}: {}", path_, std::strerror(errno)), config::code_of(errno));
   move_window(0);
-  const Header header{{}, rank, life, 0};
+  Header header{{}, rank, life, 0};
+  header.examples = header.checked(0);
   std::memcpy(window_, &header, sizeof header);
   for (const char letter : kMagic)
     put(static_cast<std::byte>(letter));  // last: one that dies before it has done nothing
@@ -71,7 +72,11 @@ void Recorder::put_number(std::uint64_t number) noexcept {
 }
 
 std::uint64_t Recorder::examples_before(std::uint64_t counted) {
-  if (begin_ == 0) std::memcpy(window_ + offsetof(Header, examples_before), &counted, sizeof counted);
+  if (begin_ != 0) return counted;
+  Header header;
+  std::memcpy(&header, window_, sizeof header);
+  const std::uint64_t examples = header.checked(counted);
+  std::memcpy(window_ + offsetof(Header, examples), &examples, sizeof examples);
   return counted;
 }
 

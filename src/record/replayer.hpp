@@ -49,7 +49,7 @@ class Replayer final : public Recording {
   Replayer(const std::string& folder, const std::string& coordinator, shm::JobSegments& job, std::uint32_t rank,
            ReplayWaits waits);
 
-  std::uint64_t examples_before(std::uint64_t) override { return cursor_->header().examples_before; }
+  std::uint64_t examples_before(std::uint64_t) override { return cursor_->header().examples_before(); }
   void declare(const std::string& name, std::uint64_t pieces, std::uint64_t elements) override;
   void begin_pull(std::uint32_t variable) override;
   void before_pull(const shm::VersionedVariable& part, std::uint64_t chunk) override;

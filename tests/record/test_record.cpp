@@ -344,6 +344,20 @@ TEST_CASE("record: a recording longer than what is mapped at a time is complete"
   CHECK(order_of(folder.path()).pushes() == kPushes);
 }
 
+TEST_CASE("record: a header with another rank, life or number of examples than was written is refused") {
+  const test::Folder folder;
+  Told(folder.path(), 0).recorder().examples_before(1'000'000);
+  const std::string path = record::file_of(folder.path(), 0, 1);
+  std::ifstream in(path, std::ios::binary);
+  const std::string written{std::istreambuf_iterator<char>(in), {}};
+  CHECK(Cursor(path, std::as_bytes(std::span(written))).header().examples_before() == 1'000'000);
+  for (std::size_t byte = 0; byte < sizeof(record::Header); ++byte) {
+    std::string damaged = written;
+    damaged[byte] ^= 0x10;
+    CHECK_THROWS_AS(Cursor(path, std::as_bytes(std::span(damaged))), Error);
+  }
+}
+
 TEST_CASE("record: a worker that was killed before its first event is left out") {
   const test::Folder folder;
   std::ofstream(record::file_of(folder.path(), 0, 1)).flush();
