@@ -60,6 +60,9 @@ void check_spec(const VariableSpec& spec) {
     throw Error(fmt::format("variable '{}' has dtype {}, and only float32 and bfloat16 can be in-place; its layout must "
                             "be versioned",
                             spec.name, to_string(spec.dtype)));
+  if (const auto layout = std::uint32_t(spec.layout.value_or(Layout::kVersioned));
+      layout < std::uint32_t(Layout::kVersioned) || layout > std::uint32_t(Layout::kSingleWriter))
+    throw Error(fmt::format("variable '{}': there is no layout {}", spec.name, layout));
   check_factors(spec.name, {.lr_scale = spec.lr_scale, .regularize = spec.regularize});
   if (spec.shape.size() > kMaxAxes)
     throw Error(fmt::format("variable '{}' has {} axes; the maximum is {}", spec.name, spec.shape.size(), kMaxAxes));

@@ -124,12 +124,14 @@ TEST_CASE("directory: a record of another dtype is a disagreement") {
   CHECK(contains(declare_error(directory, spec("w")), "dtype int64, but float32 was requested"));
 }
 
-TEST_CASE("directory: an unknown update rule is refused") {
+TEST_CASE("directory: an unknown update rule or layout is refused") {
   TestJob job;
   Directory directory(job.segments);
   VariableSpec wanted = spec("w");
   wanted.rule = UpdateRule{99};
   CHECK(contains(declare_error(directory, wanted), "there is no update rule 99"));
+  wanted = {.name = "x", .shape = {1}, .layout = static_cast<Layout>(77)};
+  CHECK(contains(declare_error(directory, wanted), "there is no layout 77"));
   CHECK(directory.count() == 0);
 }
 
