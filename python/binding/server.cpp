@@ -54,7 +54,7 @@ class Serving : public Guarded {
         if (ended_.wait_for(lock, kLook, [&] { return has_ended_; })) break;
       }
       look_for_signals();
-      if (timeout && std::chrono::steady_clock::now() - began >= Seconds(*timeout)) return false;
+      if (timeout && !(std::chrono::steady_clock::now() - began < Seconds(*timeout))) return false;  // also of NaN
     }
     throw_failure();
     return true;

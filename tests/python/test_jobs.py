@@ -1,6 +1,7 @@
 """Jobs from their start to their end, whatever happens to their processes."""
 import contextlib
 import gc
+import math
 import multiprocessing
 import os
 import pathlib
@@ -678,6 +679,11 @@ def test_attaching_and_leaving_leaks_nothing(job):
     del first
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= open_files
+
+
+def test_a_limit_that_is_no_number_is_over(job):
+    with ps_shm.Server(job) as server:
+        assert server.wait(math.nan) is False
 
 
 def test_a_limit_of_zero_does_not_wait_and_none_has_no_limit(job, start):
