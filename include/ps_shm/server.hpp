@@ -66,8 +66,9 @@ class Server {
   /// time; what reading the checkpoint config.restore throws; Interrupted.
   explicit Server(const JobConfig& config, const ServerOptions& options = {});
 
-  /// The last task or worker to go removes the job's segments, unless a task has called keep_segments(). If serve() has
-  /// not returned, the job's workers go on, and another Server may take the job over.
+  /// The last task to go removes the job's segments if no worker is left, unless a task has called keep_segments().
+  /// Otherwise the workers go on, and the last of them removes a job that has ended (serve() has returned). Another job
+  /// stays, so that another Server may take it over or begin it anew.
   ~Server();
   Server(Server&&) noexcept;
   Server& operator=(Server&&) = delete;

@@ -190,8 +190,8 @@ class Worker {
   /// stays the same as long as this Worker exists.
   ///
   /// In mode sync with ordered reduction, the buffer of a variable that is in one part lies in this worker's gradient
-  /// segment, so that pushing it from there copies nothing. It must not be written between that push and a step() that
-  /// returns. A gradient pushed from there replaces what was pushed of the variable before in the same step.
+  /// segment, so that pushing it from there copies nothing. Each push of the variable stores its sum there: write it
+  /// only before the first one of a step. A gradient pushed from there replaces what was pushed before in the step.
   ///
   /// @throws Error with kNoSpace if /dev/shm or the memory is full, kInvalidArgument if the dtype is neither float32
   /// nor bfloat16.

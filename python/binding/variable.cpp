@@ -364,9 +364,9 @@ void add_direct_access(nb::class_<NamedVariable>& type) {
            R"(Returns a writable float32 array for a gradient, which is the same memory at each call.
 
 In mode sync with `reduce` ordered, the array of a variable that is not partitioned lies in shared memory, and pushing
-it copies nothing. It must not be written between that push and the step() that follows, and the push replaces what
-was pushed of the variable before in the same step. The memory stays valid as long as the array exists, but not in a
-forked child.
+it copies nothing. Each push of the variable stores its sum there, so write it only before the first one of a step. A
+gradient pushed from there replaces what was pushed of the variable before in the same step. The memory stays valid as
+long as the array exists, but not in a forked child.
 
 Raises:
     TypeError: the variable is of a type that takes no gradients: neither float32 nor bfloat16.
