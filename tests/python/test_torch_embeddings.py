@@ -425,20 +425,21 @@ def test_gradients_that_are_only_asked_for_train_no_row(job, keyed):
         assert torch.equal(embedding(ids), before)
 
 
+def trains(model, opt):
+    before = model[0].weight
+    model(torch.tensor([3])).sum().backward()
+    opt.step()
+    return not torch.equal(model[0].weight, before)
+
+
 def test_an_embedding_is_frozen_by_itself_and_trains_in_eval(job):
     embedding = ps_shm.torch.Embedding("table", 10, 4, rule="sgd")
     model = torch.nn.Sequential(embedding, torch.nn.Linear(4, 1))
     with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
-        def trains():
-            before = embedding.weight
-            model(torch.tensor([3])).sum().backward()
-            opt.step()
-            return not torch.equal(embedding.weight, before)
-
-        assert trains()
-        assert not (embedding.requires_grad_(False), trains())[1]
-        assert (embedding.requires_grad_(), trains())[1]
-        assert (model.eval(), trains())[1]
+        assert trains(model, opt)
+        assert not (embedding.requires_grad_(False), trains(model, opt))[1]
+        assert (embedding.requires_grad_(), trains(model, opt))[1]
+        assert (model.eval(), trains(model, opt))[1]
         model(torch.tensor([3])).sum().backward()
         for p in opt.param_groups[0]["params"]:
             p.grad = None
@@ -453,15 +454,9 @@ def test_what_freezes_the_weight_of_an_embedding_freezes_its_table(job):
     assert embedding.weight.requires_grad
     embedding.weight.requires_grad = False
     with ps_shm.torch.Optimizer(model, job, create=True, lr=1.0) as opt:
-        def trains():
-            before = embedding.weight
-            model(torch.tensor([3])).sum().backward()
-            opt.step()
-            return not torch.equal(embedding.weight, before)
-
-        assert not embedding.weight.requires_grad and not trains()
-        assert embedding.weight.requires_grad_().requires_grad and trains()
-        assert not (embedding.weight.requires_grad_(False), trains())[1]
+        assert not embedding.weight.requires_grad and not trains(model, opt)
+        assert embedding.weight.requires_grad_().requires_grad and trains(model, opt)
+        assert not (embedding.weight.requires_grad_(False), trains(model, opt))[1]
         view = embedding.weight.detach()
         view.requires_grad_()
         assert view.requires_grad and not embedding.weight.requires_grad
