@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <memory>
+#include <mutex>
 
 #include "cli/option_names.hpp"
 #include "cli/output.hpp"
@@ -18,7 +18,13 @@
 namespace ps_shm::tools {
 namespace {
 
-std::atomic<bool> g_has_lost_trace = false;  // of any worker of this process
+// Whether a worker of this process, which may be a thread, could not write its trace, now or before.
+bool has_lost_trace(bool now = false) {
+  static std::mutex mutex;
+  static bool has_lost = false;
+  const std::lock_guard lock(mutex);
+  return has_lost = has_lost || now;
+}
 
 }  // namespace
 
@@ -48,7 +54,7 @@ int interrupted(const WorkerSettings& settings, const std::string& who, const tr
 void say_places(const WorkerSettings& settings) {
   if (settings.json) return;
   if (!settings.summary.dir.empty()) say(settings, summaries_line(settings.summary.dir));
-  if (settings.trace.empty() || g_has_lost_trace) return;
+  if (settings.trace.empty() || has_lost_trace()) return;
   const std::uint32_t workers = settings.workers_per_process;
   say(settings,
       train::trace_line(workers == 1 ? settings.trace : fmt::format("{0}.0 to {0}.{1}", settings.trace, workers - 1)));
@@ -57,13 +63,13 @@ void say_places(const WorkerSettings& settings) {
 std::unique_ptr<train::SpanLog> trace_of(const WorkerSettings& settings) {
   if (settings.trace.empty()) return nullptr;
   return std::make_unique<train::SpanLog>(settings.trace, [](const std::string& why) {
-    g_has_lost_trace = true;
+    has_lost_trace(true);
     tell(why);
   });
 }
 
 bool remove_lost_traces(const WorkerSettings& settings) {
-  if (!g_has_lost_trace) return false;
+  if (!has_lost_trace()) return false;
   const std::uint32_t workers = settings.workers_per_process;
   for (std::uint32_t number = 0; number < workers; ++number)
     train::remove_trace(workers == 1 ? settings.trace : fmt::format("{}.{}", settings.trace, number));
