@@ -3,46 +3,17 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
-#include <cstring>
 #include <utility>
 #include <vector>
 
 #include "errors.hpp"
+#include "pinned.hpp"
 #include "worker.hpp"
 
 namespace ps_shm::python {
 namespace {
 
 using namespace nb::literals;
-
-struct Bundle {
-  std::vector<NamedVariable> members;
-  std::vector<Variable> variables;
-
-  Rank& rank() const { return *members.front().rank; }
-};
-
-// Arrays for a bundle's variables, checked once. Where None was given instead of an array, the variable is left out.
-struct Pinned {
-  Pinned() = default;
-  Pinned(Pinned&&) = default;
-
-  const void* of = nullptr;  // the bundle that they are for
-  std::vector<Variable> variables;
-  std::vector<Array> arrays;
-  std::vector<std::span<float>> to;
-  std::vector<std::span<const float>> from;
-  std::vector<Versions> since;  // what the arrays hold, for pull_changed()
-  bool is_writable = true;
-  bool may_convert = false;  // some variables are of bfloat16, whose arrays may be of float32
-  nb::object given;          // the bundle and the arrays, which it keeps alive
-  std::vector<std::pair<nb::object, std::uintptr_t>> tensors;  // of PyTorch, whose memory may move
-};
-
-// Whether the array is handed over as floats; others are handed over as bytes.
-bool has_floats(const Array& array) noexcept { return array.dtype() == DType::kFloat32; }
-
-enum class Give { kValues, kGradient, kEither };
 
 const NamedVariable& find(const Bundle& self, const std::string& name) {
   std::vector<std::string> names;
@@ -51,86 +22,6 @@ const NamedVariable& find(const Bundle& self, const std::string& name) {
     names.push_back(one.variable.name());
   }
   fail_not_found("the bundle", "variable", name, names);
-}
-
-// The arrays in the bundle's order, from a mapping by name or from a sequence.
-std::vector<nb::object> in_order(const Bundle& self, nb::handle given) {
-  std::vector<nb::object> all;
-  const std::size_t count = nb::len(given);
-  if (count != self.members.size())
-    throw nb::value_error(
-        fmt::format("the bundle has {} variables, and {} arrays are given", self.members.size(), count).c_str());
-  if (nb::hasattr(given, "keys")) {
-    for (const NamedVariable& one : self.members) {
-      if (!nb::cast<bool>(given.attr("__contains__")(one.variable.name())))
-        throw nb::value_error(
-            fmt::format("the bundle's variable '{}' is not among the arrays", one.variable.name()).c_str());
-      all.push_back(given[nb::cast(one.variable.name())]);
-    }
-  } else {
-    for (std::size_t i = 0; i < count; ++i) all.push_back(given[i]);
-  }
-  return all;
-}
-
-// The dtype that an array for the variable must have. Gradients are of float32, to which a pull converts bfloat16.
-DType dtype_for(const NamedVariable& member, const Array& array, Give what) noexcept {
-  if (what == Give::kValues) return member.dtype();
-  return what == Give::kGradient ? DType::kFloat32 : member.pulled_into(array);
-}
-
-// A tensor of PyTorch may move its memory: resize_(), share_memory_(), an offload.
-std::uintptr_t address_of(nb::handle tensor) {
-  static PyObject* const name = PyUnicode_InternFromString("data_ptr");
-  return nb::cast<std::uintptr_t>(tensor.attr(nb::handle(name))());
-}
-
-void require_unmoved(const Pinned& pinned) {
-  for (const auto& [tensor, address] : pinned.tensors)
-    if (address_of(tensor) != address)
-      throw nb::value_error("the memory of a tensor has moved since the arrays were pinned; pin them anew");
-}
-
-Pinned pin(const Bundle& self, nb::handle given, Use use, const char* verb, Give what) {
-  const bool writable = use == Use::kWrite;
-  Pinned pinned;
-  pinned.of = &self;
-  pinned.is_writable = writable;
-  const std::vector<nb::object> arrays = in_order(self, given);
-  for (std::size_t i = 0; i < arrays.size(); ++i) {
-    const NamedVariable& member = self.members[i];
-    if (arrays[i].is_none() && !writable) continue;
-    const std::string about = member.about(verb, "the array");
-    Array array(arrays[i], use, about);
-    array.require(dtype_for(member, array, what), member.shape, about);
-    pinned.variables.push_back(self.variables[i]);
-    pinned.may_convert = pinned.may_convert || (member.takes_gradients() && !member.has_floats());
-    pinned.to.push_back(has_floats(array) ? array.as<float>() : std::span<float>());
-    pinned.from.push_back(pinned.to.back());
-    pinned.arrays.push_back(std::move(array));
-  }
-  return pinned;
-}
-
-// Calls `call` with the arrays that were pinned before, or pins `given` for this call.
-template <class Call>
-void with_pinned(const Bundle& self, nb::handle given, bool writable, const char* verb, Give what, Call&& call) {
-  Pinned* pinned = nullptr;
-  if (!nb::try_cast(given, pinned)) {
-    const Pinned now = pin(self, given, writable ? Use::kWrite : Use::kRead, verb, what);
-    const Turn turn(self.rank());
-    return call(now);
-  }
-  if (pinned->of != &self) throw nb::value_error("these arrays were pinned for another bundle");
-  if (writable && !pinned->is_writable)
-    throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
-  require_unmoved(*pinned);
-  if (what != Give::kEither && pinned->may_convert)
-    for (std::size_t i = 0; i < pinned->arrays.size(); ++i)
-      pinned->arrays[i].require_type(what == Give::kGradient ? DType::kFloat32 : pinned->variables[i].dtype(),
-                                     fmt::format("{} of variable '{}': the array", verb, pinned->variables[i].name()));
-  const Turn turn(self.rank());
-  call(*pinned);
 }
 
 void require_gradients(const Bundle& self, const char* verb) {
@@ -168,12 +59,6 @@ nb::object pull(const Bundle& self, nb::object out, bool consistent) {
     }
   });
   return out;
-}
-
-void check_pinned(const Bundle& self, const Pinned& arrays) {
-  if (arrays.of != &self) throw nb::value_error("these arrays were pinned for another bundle");
-  if (!arrays.is_writable) throw nb::type_error("these arrays were pinned for reading; pin them with writable=True");
-  require_unmoved(arrays);
 }
 
 std::vector<std::size_t> pull_changed(const Bundle& self, Pinned& arrays) {
@@ -292,15 +177,7 @@ void add_members(BundleClass& bundle) {
            })
       .def("__getitem__", &find, "name"_a, "Returns the Variable of that name. Raises NotFound if the bundle has none.")
       .def(
-          "pin",
-          [](nb::object self, nb::object arrays, bool writable) {
-            Pinned pinned = pin(nb::cast<const Bundle&>(self), arrays, writable ? Use::kWrite : Use::kReadLater, "pin",
-                                Give::kEither);
-            pinned.given = nb::make_tuple(self, arrays);
-            for (const nb::object& array : in_order(nb::cast<const Bundle&>(self), arrays))
-              if (nb::hasattr(array, "data_ptr")) pinned.tensors.emplace_back(array, address_of(array));
-            return pinned;
-          },
+          "pin", [](nb::object self, nb::object arrays, bool writable) { return keep_pinned(self, arrays, writable); },
           "arrays"_a, nb::kw_only(), "writable"_a = true,
           nb::sig("def pin(self, arrays: collections.abc.Mapping[str, Array | None] | collections.abc.Sequence[Array | "
                   "None], *, writable: bool = True) -> Pinned"),

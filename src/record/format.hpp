@@ -20,7 +20,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "shm/segment/table_layout.hpp"
+#include "update/hash.hpp"
 
 namespace ps_shm::record {
 
@@ -39,7 +39,7 @@ struct Header {
   std::uint64_t examples_before() const noexcept { return examples >> 16; }
   // A reader goes through its data until it is there, so that any other number may take for ever.
   std::uint64_t checked(std::uint64_t count) const noexcept {
-    return count << 16 | (shm::mixed(count ^ shm::mixed(rank ^ shm::mixed(life))) & 0xffff);
+    return count << 16 | (update::mixed(count ^ update::mixed(rank ^ update::mixed(life))) & 0xffff);
   }
 };
 inline constexpr char kMagic[8] = {'p', 's', '.', 'r', 'e', 'c', '.', '3'};
