@@ -35,11 +35,12 @@ volatile std::sig_atomic_t was_interrupted = 0;
 struct Gate {
   std::atomic<int> waiting;
   std::atomic<bool> is_open;
-  std::atomic<bool> failed;
+  std::atomic<int> failures;              // processes that failed
+  std::atomic<bool> has_message;          // of the one that failed first
   Clock::time_point begin;                // of the work, for all: when the last one was ready
   std::atomic<std::uint64_t> last_batch;  // in step: process 0 says which it is
   Ran ran[kMaxProcesses];
-  char message[256];  // of whoever failed first
+  char message[256];
 };
 
 std::runtime_error system_error(const std::string& what) {
@@ -71,7 +72,7 @@ void wait_for_others(Gate& gate, int count) {
     gate.is_open.store(true);
   }
   for (int spin = 0; !gate.is_open.load(); ++spin) {
-    if (gate.failed.load()) _exit(1);
+    if (gate.has_message.load()) _exit(1);
     if (spin > 1000) sched_yield();  // there may be more processes than cores
   }
 }
@@ -109,7 +110,11 @@ void measure(const Work& work, const Span& span, Gate& gate, int number) {
     wait_for_others(gate, count);
     measure(work, span, gate, number);
   } catch (const std::exception& error) {
-    if (!gate.failed.exchange(true)) std::snprintf(gate.message, sizeof gate.message, "%s", error.what());
+    if (gate.failures.fetch_add(1) == 0) {
+      std::snprintf(gate.message, sizeof gate.message, "%s", error.what());
+      gate.has_message.store(true);
+    }
+    while (!gate.has_message.load()) sched_yield();  // at its end, whoever started them reads the message
     status = 1;
   }
   _exit(status);
