@@ -55,11 +55,16 @@ class Evaluation(ProcessTest):
     def test_an_evaluator_gets_no_options_of_training(self):
         with tempfile.TemporaryDirectory() as folder:
             first = pathlib.Path(folder, "first.safetensors")
-            options = ["launch_shm", "--job", self.job, "--workers", "2", "--steps", "20", "--evaluate-every", "1s"]
+            options = ["launch_shm", "--job", self.job, "--workers", "2", "--steps", "40", "--evaluate-every", "1s",
+                       *self.SLOW]
             for more in (["--on-nan", "restore", "--checkpoint-dir", f"{folder}/d", "--save", first],
                          ["--init-from", first, "--init-match", "w", "--shard-data", "by-label", "--enqueue", "step"],
                          ["--push-every", "4", "--local-lr", "0.1", "--on-nan", "skip"]):
-                code, out, err = run(*options, *more)
+                gate = self.close_gate(5)  # a job may end before its evaluator has started
+                launch = self.start(*options, *more, env=gate.env)
+                support.wait_for_line(launch.stderr, "test loss")
+                gate.open()
+                code, out, err = support.finish(launch)
                 self.assertEqual(code, 0, err)
                 self.assertIn("  evaluated ", out)
 

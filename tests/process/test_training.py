@@ -133,8 +133,13 @@ class BFloat16(ProcessTest):
 
     def test_publications_files_and_the_inspector_have_it(self):
         with tempfile.TemporaryDirectory() as folder:
-            result = self.launch(*self.OPTIONS, "--steps", "200", "--evaluate-every", "100steps", "--ema", "0.9", "--save",
-                                 folder + "/w.safetensors", "--keep-segments")
+            launch, gate = self.start_gated(*self.OPTIONS, "--evaluate-every", "100steps", "--ema", "0.9", "--save",
+                                            folder + "/w.safetensors", "--keep-segments", "--json", mode="sync")
+            support.wait_for_line(launch.stderr, "test loss")
+            gate.open()
+            code, out, err = support.finish(launch)
+            self.assertEqual(code, 0, err)
+            result = support.json.loads(out)
             self.assertAlmostEqual(result["evaluations"][-1]["accuracy"], result["test_accuracy"])
             header = (pathlib.Path(folder) / "w.safetensors").read_bytes()[:2000]
             self.assertIn(b'"BF16"', header)
