@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import types
 
 import numpy
 import pytest
@@ -154,6 +155,57 @@ def test_a_new_job_in_place_of_a_lost_one_takes_the_anchor(job, tmp_path):
         anchors = boxes.end()
         assert all((anchors[0][name] == anchors[2][name]).all() for name in ("c", "d"))
         assert (anchors[0]["c"] >= sum(sum(box.pushes) for box in boxes.all[:2])).all()  # less what was lost with box 2
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_bridge_takes_up_the_job_that_is_made_again_in_place_of_its_own(job, tmp_path, number):
+    with Boxes(job, tmp_path, count=2, restarts=True) as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        remade = boxes[number]
+        remade.end_job()
+        remade._begins = False  # what it would push before it has the anchor is not counted
+        before = len(remade.text())
+        remade.start_job()
+        wait_until(lambda: "took the anchor" in remade.text()[before:], "the anchor")
+        wait_until(lambda: "group of 2" in remade.text()[before:].partition("took the anchor")[2], "the change of the job")
+        assert f"job '{remade.job}' was made again" in remade.text()
+        remade.begin()
+        boxes.after_rounds(2)
+        boxes.check(boxes.end())
+
+
+def test_a_bridge_leaves_the_job_that_is_made_again_to_one_that_was_started_for_it(job, tmp_path):
+    with Boxes(job, tmp_path, count=2) as boxes:
+        boxes.start()
+        boxes.after_rounds(1)
+        remade = boxes[1]
+        first, remade.bridge = remade.bridge, None
+        try:
+            os.kill(first.pid, signal.SIGSTOP)
+            remade.end_job()
+            before = len(remade.text())
+            remade.start_job()
+            remade.start_bridge()
+            wait_until(lambda: "joined job" in remade.text()[before:], "the second bridge")
+            os.kill(first.pid, signal.SIGCONT)
+            first.join(PATIENCE)
+            assert first.exitcode == 3 and "has another bridge" in remade.text(), remade.text()
+        finally:
+            first.kill()
+        boxes.after_rounds(2)
+        boxes.end()
+
+
+def test_a_bridge_that_waits_for_the_place_of_one_that_leaves_is_not_sent_away(monkeypatch):
+    options = _options.parse(["--job", "none", "--box", "0", "--boxes", "2", "--meet", "none"])
+    group, told = _group.Group(dataclasses.replace(options, keeps_store=False)), []
+    group.members, group._came, group._store = [0, 1], {1: 11}, types.SimpleNamespace(get=str.encode)
+    monkeypatch.setattr(group, "_waiting", lambda: {1: 22})
+    monkeypatch.setattr(_group, "_put", lambda _, key, value: told.append((key, value)))
+    assert not group.still_wants_another([1]) and told == []
+    group.still_wants_another([])
+    assert told == [("second/22", "who/11")]
 
 
 @pytest.mark.parametrize("wire, relative", [("bfloat16", 2**-8), ("int8", 1 / 127)])

@@ -55,20 +55,11 @@ class Box:
             if time.monotonic() > tell_at:
                 print(f"bridge {options.box}: waits for the first step of job '{options.job}'", file=sys.stderr, flush=True)
                 tell_at = float("inf")
-            try:
-                inode = self._inode()
-                self.view = ps_shm.View(options.job)
-                variables = self.view.variables()
-                # A job that was restored begins with variables of its checkpoint that nobody has declared yet.
-                has_stepped = self.view.global_step > self.view.settings["first_step"]
-                if has_stepped and all(v.initialised for v in variables) and inode == self._inode():
-                    break
-            except ps_shm.Error as error:
-                if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
-                    raise
+            if found := self._find():
+                break
             time.sleep(POLL_SECONDS)
+        self.view, variables, self._job_inode = found
         self.instance = self.view.instance
-        self._job_inode = inode
         self._has_ended = False  # as a guest was told
         # An earlier bridge of the job took the variables that there were.
         text = _core.BridgeState.look(options.job, self.instance)
@@ -115,6 +106,26 @@ class Box:
     def is_over(self) -> bool:
         """Whether the job has done its last step, or has been ended, removed or replaced."""
         return self._has_ended or self.view.finished or self._inode() != self._job_inode
+
+    @property
+    def is_remade(self) -> bool:
+        """Whether the job was replaced by another one, which has made a step, so that a bridge of it can begin."""
+        return self._inode() not in (None, self._job_inode) and self._find() is not None
+
+    def _find(self) -> Optional[tuple[ps_shm.View, list[ps_shm.VariableInfo], Optional[int]]]:
+        """The job that has the name now, its variables and its inode, once it has made a step."""
+        try:
+            inode = self._inode()
+            view = ps_shm.View(self.options.job)
+            variables = view.variables()
+            # A job that was restored begins with variables of its checkpoint that nobody has declared yet.
+            has_stepped = view.global_step > view.settings["first_step"]
+            if has_stepped and all(v.initialised for v in variables) and inode == self._inode():
+                return view, variables, inode
+        except ps_shm.Error as error:
+            if error.code not in (ps_shm.ErrorCode.NOT_FOUND, ps_shm.ErrorCode.UNAVAILABLE):
+                raise
+        return None
 
     def _inode(self) -> Optional[int]:
         try:

@@ -243,13 +243,17 @@ class Group:
         """Whether a box waits for a new group, as far as this bridge knows."""
         return bool(self._waiting())
 
-    def still_wants_another(self) -> bool:
-        """The same once all members have spoken since: where one of them is of the box that waits, the box has two bridges."""
-        for box, token in self._waiting().items():
+    def still_wants_another(self, leaving: list[int]) -> bool:
+        """The same once all members have spoken since: where one of them is of the box that waits, the box has two bridges.
+
+        A bridge that waits for a box of `leaving` goes on waiting: the member of that box is about to leave the group.
+        """
+        waiting = {box: token for box, token in self._waiting().items() if box not in leaving}
+        for box, token in waiting.items():
             if box in self.members and self._store is not None:
                 self._seconds.add(token)
                 _put(self._store, f"second/{token}", self._store.get(f"who/{self._came[box]}").decode())
-        return self.wants_another()
+        return bool(self._waiting().keys() - set(leaving))
 
     def gather(self, what: Any) -> list[Any]:
         """Gives each member what all have said, in their order. As JSON: nothing of it is run."""

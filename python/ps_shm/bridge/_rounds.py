@@ -18,7 +18,7 @@ import torch
 import ps_shm
 
 from ._box import BLOCK, POLL_SECONDS, Box
-from ._group import FAILURES, BrokenError, Group, WantedError
+from ._group import FAILURES, SECOND, BrokenError, Group, WantedError
 from ._options import Options
 from ._state import Counted, Ready, State
 from ._tables import ANCHOR, KEYS, Tables
@@ -47,6 +47,7 @@ class Bridge:
         self._next_residual: Optional[tuple[Any, Any]] = None
         self._can_report = True
         self._lacks_snapshot = False
+        self._may_leave = False  # the job is over, and all that it has done is counted; other boxes' jobs go on
         self._last_step, self._last_time = self.box.step, time.monotonic()
         self.state.set(
             box=options.box, boxes=options.boxes, variables=self.box.declared, **self.tables.first_fields()
@@ -403,8 +404,11 @@ class Bridge:
         begin = time.monotonic()
         over = self.box.is_over
         heads = self.group.gather([self.header.round, self.header.checksum, over, self.group.wants_another()])
-        if any(head[3] for head in heads) and any(self.group.gather(self.group.still_wants_another())):
-            raise WantedError("a box wants to take part")
+        if any(head[3] for head in heads):
+            remade = self.group.gather(self.box.is_remade)
+            leaving = [box for box, is_remade in zip(self.group.members, remade) if is_remade]
+            if any(self.group.gather(self.group.still_wants_another(leaving))):
+                raise WantedError("a box wants to take part")
         if any(head[:2] != heads[0][:2] for head in heads):
             raise BrokenError("the boxes have different anchors")
         met = time.monotonic()
@@ -414,7 +418,9 @@ class Bridge:
         cuts = self.group.gather([self.header.cut if weight else 0, weight, over, self.options.box, rows])
         if all(one[2] and not one[1] for one in cuts):
             return False
+        may_leave = over and is_last and not all(one[2] for one in cuts)
         if not any(one[1] for one in cuts):  # a momentum would move the anchor
+            self._may_leave = may_leave
             self._give(is_finite, over)
             return True
         weights = [one[1] for one in cuts]
@@ -431,6 +437,7 @@ class Bridge:
         ))  # fmt: skip
         self._vote()
         self.commit()
+        self._may_leave = may_leave
         if self._next_residual:
             blocks, lost = self._next_residual
             self._residual[blocks] = lost
@@ -480,8 +487,8 @@ class Bridge:
 
     # ---- All rounds.
 
-    def run(self) -> None:
-        """Makes rounds until all jobs are over."""
+    def run(self) -> bool:
+        """Makes rounds until all jobs are over. True: the other boxes' jobs go on, and this box's has been made again."""
         tries = 0
         is_waiting = stays = False
         while True:
@@ -495,7 +502,9 @@ class Bridge:
                 while True:
                     self.wait()
                     if not self.round():
-                        return
+                        return False
+                    if self._may_leave and self.box.is_remade:
+                        return True
             except ps_shm.Timeout as error:  # of a change: the others go on without this box meanwhile
                 self.group.close()
                 if not is_waiting:
@@ -516,8 +525,15 @@ class Bridge:
                 tries += 1
                 if self.box.is_over and tries > MAX_LAST_TRIES:
                     self.tell("the job is over, and the other boxes are gone")
-                    return
+                    return self.box.is_remade
                 time.sleep(RETRY_SECONDS)
+
+    def leave(self) -> Group:
+        """Leaves the group and removes the state. What is left is for the bridge of the new job."""
+        self.group.close()
+        self.tell(f"job '{self.options.job}' was made again: leaves the old one at round {self.header.round}")
+        self.state.remove()
+        return self.group
 
     def end(self) -> None:
         """Writes the last anchor, and removes the state."""
@@ -537,6 +553,17 @@ class Bridge:
         self.state.remove()
 
 
+def _of_the_new_job(options: Options, group: Group) -> Bridge:
+    """The bridge of a job that was made again. Exits if a bridge that was started for it is there."""
+    try:
+        return Bridge(options, lambda _: group)
+    except ps_shm.Error as error:
+        if error.code != ps_shm.ErrorCode.ALREADY_EXISTS:
+            raise
+        print(f"bridge {options.box}: the new job '{options.job}' has another bridge", file=sys.stderr, flush=True)
+        raise SystemExit(SECOND) from error
+
+
 def run(options: Options) -> int:
     """Runs a bridge to its end. The exit code."""
     for one in (signal.SIGINT, signal.SIGTERM):  # what it keeps holds at any moment
@@ -544,7 +571,10 @@ def run(options: Options) -> int:
     torch.set_num_threads(1)
     try:
         bridge = Bridge(options)
-        bridge.run()
+        while bridge.run():
+            group = bridge.leave()
+            del bridge  # frees what it keeps of the old job
+            bridge = _of_the_new_job(options, group)
         bridge.end()
     except (ps_shm.Error, OSError) as error:
         print(f"bridge {options.box}: {error}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """What a bridge keeps across its death: the text that says what the arrays in shared memory hold."""
 
 import json
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -101,10 +102,23 @@ class State(_core.BridgeState):
     ) -> None:
         """Takes the state of the job, or makes a new one. tables: of each the most keys, and the floats of a row."""
         super().__init__(job, instance, blocks, wire, outer, list(tables))
+        self._path = f"/dev/shm/ps_shm.{job}.bridge"
+        self._own_inode = self._inode()
         if self.text:
             self.header = _parse(self.text)
         else:  # bridge.C1; and rows have marks of the tickets of an earlier state, which no guest's entry has
             self.header = Header(ticket=max(int(time.time() * 1000), View(job).guest_ticket))
+
+    def _inode(self) -> Optional[int]:
+        try:
+            return os.stat(self._path).st_ino
+        except FileNotFoundError:
+            return None
+
+    def remove(self) -> None:
+        """Removes the file, unless a bridge of a new job of that name has made another one."""
+        if self._own_inode is not None and self._inode() == self._own_inode:
+            super().remove()
 
     def set(self, **changes: Any) -> None:
         """Replaces fields of the header, all at once."""
