@@ -184,6 +184,43 @@ class Jobs(Doctor):
         self.assertRegex(self.examine()["not-finite"],
                          "^table items has NaN or infinities in 2 of 100 rows, first in key 7, element 2 ")
 
+    def test_values_and_rows_that_are_no_numbers_in_a_dead_job(self):
+        for role, what in (("declare-odd", "^variable odd has 1 NaN and 2 infinities in 5 values"),
+                           ("declare-odd-table", "^table items has NaN or infinities in 2 of 100 rows, first in key 7, ")):
+            with self.subTest(role):
+                self.peer(role, self.job).kill()
+                found = self.examine()
+                self.assertRegex(found["not-finite"], what)
+                self.assertIn("its state: dead", found["leftover"])
+                os.truncate(support.SHM / f"ps_shm.{self.job}.0", 4096)
+                self.assertRegex(self.examine()["leftover"], "its state: damaged")
+                self.assertEqual(run("inspect_shm", "rm", "--job", self.job, "--force").code, 0)
+
+    def test_values_that_are_no_numbers_in_a_job_that_is_kept(self):
+        self.launch("--workers", "1", "--mode", "sync", "--steps", "20", "--lr", "1e30", "--on-nan", "warn", "--keep-segments")
+        self.assertRegex(self.examine()["not-finite"], r"^variable \w+ has \d+ NaN and \d+ infinities in \d+ values")
+        self.assertNotIn("nothing is wrong", run("inspect_shm", "doctor", "--job", self.job).out)
+
+    def test_a_job_that_was_ended_before_a_stopped_worker_has_left(self):
+        ps, workers = self.train(2)
+        workers[1].kill()
+        workers[1].communicate()
+        support.stop(workers[0])
+        ps.send_signal(signal.SIGINT)
+        shown = lambda: json.loads(run("inspect_shm", "show", "--job", self.job, "--json").out)
+        support.wait_until(lambda: shown()["ended"], "it is ended")
+        ps.kill()  # it would wait some seconds for the stopped worker, and then end
+        ps.communicate()
+        found, pid = self.examine(), workers[0].pid
+        self.assertEqual(set(found), {"not-left", "stopped-worker"}, "nothing is to be replaced in a job that is over")
+        self.assertRegex(found["not-left"], rf"^its ps has ended the job, and worker 0 \(process {pid}\) has not left it yet / "
+                                            rf".*\(kill -9 {pid}\).*inspect_shm rm --job {self.job} ")
+        self.assertTrue(found["stopped-worker"].endswith(f"kill -9 {pid} ends it"), found)
+        self.assert_fails(1, run("ps_shm", "--job", self.job, "--adopt", "--workers", "2"), "was ended", f"process {pid}")
+        workers[0].kill()
+        workers[0].communicate()
+        self.assertEqual(run("inspect_shm", "rm", "--job", self.job).code, 0)
+
     def test_shards_of_which_one_has_nearly_all(self):
         self.start("launch_shm", "--job", self.job, "--workers", "1", "--ps-tasks", "2", "--model", "softmax", "--data",
                    "synthetic:40000x10x100", "--batch", "1", "--delay", "all:5ms", "--steps", "100000000")

@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -154,6 +155,26 @@ class Numbers(ProcessTest):
         self.assertIn("1 NaN, 2 infinite", run("inspect_shm", "stats", "--job", self.job, "odd").out)
         self.assertTrue(json.loads(run("inspect_shm", "diff", self.job, self.job, "--json").out)["equal"])
         self.assertEqual(peer.end(), 0)
+
+
+class Steps(ProcessTest):
+    def test_the_step_of_a_job_is_that_of_its_values_however_late_the_other_side_is_open(self):
+        ps = self.start_ps("--workers", "2")
+        peers = [Peer(self, "push", self.job, 0, 3, 0.5)]
+        holder = Peer(self, "hold-snapshot", self.job)
+        diff = self.start("inspect_shm", "diff", self.job, f"{self.job}@snapshot", "--json")
+        # It has opened the job, and once more, for writing: now it waits for the other snapshot to be released.
+        maps = pathlib.Path(f"/proc/{diff.pid}/maps")
+        support.wait_until(lambda: re.search(rf" rw-s .*/ps_shm\.{self.job}\n", maps.read_text()), "it asks for a snapshot")
+        peers.append(Peer(self, "push", self.job, 1, 4, 0.5))
+        self.assertEqual(holder.end(), 0)
+        code, out, err = support.finish(diff)
+        self.assertEqual(code, 0, err)
+        found = json.loads(out)
+        self.assertEqual([(found[side]["kind"], found[side]["global_step"]) for side in "ab"], [("job", 7), ("snapshot", 7)])
+        for peer in peers:
+            self.assertEqual(peer.end(), 0)
+        support.finish(ps)
 
 
 class Events(ProcessTest):

@@ -47,7 +47,7 @@ class State {
  public:
   virtual ~State() = default;
   virtual const char* kind() const = 0;
-  virtual std::uint64_t global_step() const = 0;
+  virtual std::uint64_t global_step() const = 0;             // of a job: its step at this moment
   virtual std::vector<StateVariable> variables() const = 0;  // those that have values
   virtual std::vector<std::byte> bytes(const StateVariable& variable) const = 0;
   virtual std::vector<StateTable> tables() const = 0;
@@ -63,9 +63,9 @@ std::size_t bytes_in(const StateVariable& variable) {
 // Variable by variable, like a worker's pulls.
 class LiveState : public State {
  public:
-  explicit LiveState(const std::string& job) : view_(job), step_(view_.global_step()) {}
+  explicit LiveState(const std::string& job) : view_(job) {}
   const char* kind() const override { return "job"; }
-  std::uint64_t global_step() const override { return step_; }
+  std::uint64_t global_step() const override { return view_.global_step(); }
   std::vector<StateVariable> variables() const override {
     std::vector<StateVariable> all;
     for (const VariableInfo& variable : view_.variables())
@@ -83,17 +83,15 @@ class LiveState : public State {
 
  protected:
   JobView view_;
-  std::uint64_t step_;
 };
 
 // All variables in a consistent snapshot. Tables are not in it: their rows are those of the job at the moment.
 class SnapshotState : public LiveState {
  public:
   SnapshotState(const std::string& job, const std::string& group)
-      : LiveState(job), snapshot_(view_.snapshot({}, group)) {
-    step_ = snapshot_.global_step();
-  }
+      : LiveState(job), snapshot_(view_.snapshot({}, group)) {}
   const char* kind() const override { return "snapshot"; }
+  std::uint64_t global_step() const override { return snapshot_.global_step(); }
   std::vector<StateVariable> variables() const override {
     const std::vector<std::string> names = snapshot_.variables();
     std::vector<StateVariable> all = LiveState::variables();
@@ -328,6 +326,8 @@ Json find_differences(const std::string& a, const std::string& b, const std::str
   if (a == b && a.ends_with(kSnapshot))  // the second would wait for the first one to be released
     throw BadUsage(fmt::format("a job can have only one snapshot at a time: compare {} with the job itself", a));
   const std::unique_ptr<State> first = open_state(a, group), second = open_state(b, group);
+  // Once both are open, which may take long, and just before their values are read.
+  Json about_a = facts_of(a, *first), about_b = facts_of(b, *second);
   Json rows = Json::array(), tables = Json::array(), unlike = Json::array();
   bool is_equal = true;
   pair_up(first->variables(), second->variables(), "", unlike,
@@ -341,7 +341,7 @@ Json find_differences(const std::string& a, const std::string& b, const std::str
       is_equal = is_equal && tables.back()[key] == 0;
   });
   is_equal = is_equal && unlike.empty();
-  return {{"a", facts_of(a, *first)},    {"b", facts_of(b, *second)},   {"variables", std::move(rows)},
+  return {{"a", std::move(about_a)},     {"b", std::move(about_b)},     {"variables", std::move(rows)},
           {"tables", std::move(tables)}, {"unlike", std::move(unlike)}, {"equal", is_equal}};
 }
 

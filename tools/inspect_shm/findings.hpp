@@ -11,7 +11,8 @@ namespace ps_shm::inspect {
 // examined["findings"].
 void add_finding(Json& examined, const char* kind, const std::string& job, std::string what, std::string todo);
 
-// For the jobs that `examined` (examine()) lists. Reads live jobs twice, some tenths of a second apart.
+// For the jobs that `examined` (examine()) lists. Reads live jobs twice, some tenths of a second apart, and of dead
+// ones the values.
 void find_job_faults(Json& examined);
 
 // For the machine, and for jobs whose segments were removed while in use; only for job `only`, unless it is empty.

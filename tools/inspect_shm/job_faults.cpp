@@ -40,11 +40,16 @@ std::string joined(const List& ranks) {
   return fmt::format("{} {}", ranks.size() == 1 ? "worker" : "workers", fmt::join(ranks, ", "));
 }
 
-// Two reads of one job.
+// Two reads of one job; one read, if it is dead.
 class JobFaults {
  public:
   JobFaults(std::string job, shm::JobSegments segments, Json& examined)
-      : job_(std::move(job)), segments_(std::move(segments)), examined_(examined), view_(job_), info_(view_.info()) {
+      : job_(std::move(job)),
+        segments_(std::move(segments)),
+        examined_(examined),
+        view_(job_),
+        info_(view_.info()),
+        was_ended_(segments_.was_ended()) {
     for (const shm::LockHolder& holder : shm::lock_holders(segments_.control().descriptor()))
       for (std::uint32_t byte = holder.first; byte <= std::min(holder.last, shm::kLockBytes - 1); ++byte)
         holders_[byte] = holder.pid;
@@ -55,8 +60,10 @@ class JobFaults {
   // Whether a second read is needed.
   bool look() {
     before_ = view_.workers();
-    uninitialised_before_ = uninitialised();
-    find_dead();
+    if (was_ended_)
+      find_not_left();
+    else
+      find_dead(), uninitialised_before_ = uninitialised();
     find_stopped();
     find_quorum();
     find_forgotten();
@@ -65,7 +72,15 @@ class JobFaults {
     find_unregistered();
     find_odd_tables();
     find_full_tables();
-    return !uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive);
+    return !was_ended_ && (!uninitialised_before_.empty() || std::any_of(before_.begin(), before_.end(), is_alive));
+  }
+
+  // What a dead job leaves behind: its values, and what they lack. The other problems are those of living processes.
+  void look_at_remains() {
+    before_ = view_.workers();
+    find_forgotten();
+    find_odd_values();
+    find_odd_tables();
   }
 
   void look_again() {
@@ -107,6 +122,22 @@ class JobFaults {
                         info_.tasks.size() == 1 ? "" : fmt::format(" --task {}", task)));
   }
 
+  // Of a job that was ended: workers that a ps no longer waits for. Neither a ps nor a replacement can join them.
+  void find_not_left() {
+    if (std::all_of(info_.tasks.begin(), info_.tasks.end(), [](const TaskInfo& task) { return task.is_alive; })) return;
+    std::vector<std::uint32_t> visible;
+    for (const WorkerInfo& worker : before_)
+      if (const auto process = process_at(shm::kRankByte + worker.rank); process && is_alive(worker))
+        visible.push_back(*process);
+    const std::string living =
+        std::any_of(before_.begin(), before_.end(), is_alive) ? shm::who_has(segments_) : std::string();
+    if (living.empty()) return;
+    add("not-left", fmt::format("its ps has ended the job, and {} not left it yet", living),
+        fmt::format("wait, or end what is left of it{}; if the job is still there then, inspect_shm rm --job {} "
+                    "removes it",
+                    visible.empty() ? "" : fmt::format(" (kill -9 {})", fmt::join(visible, " ")), job_));
+  }
+
   void find_stopped() {
     for (const WorkerInfo& worker : before_) {
       if (!is_alive(worker) || !is_stopped(shm::kRankByte + worker.rank)) continue;
@@ -120,21 +151,26 @@ class JobFaults {
                       waiting.empty()
                           ? ""
                           : fmt::format("; {} wait{} for it", joined(waiting), waiting.size() == 1 ? "s" : "")),
-          fmt::format("kill -CONT {0} resumes it; kill -9 {0} ends it, and the others continue without it", pid));
+          fmt::format("kill -CONT {0} resumes it; kill -9 {0} ends it{1}", pid,
+                      was_ended_ ? "" : ", and the others continue without it"));
     }
     for (std::uint32_t task = 0; task < info_.tasks.size(); ++task)
       if (info_.tasks[task].is_alive && is_stopped(shm::kTaskByte + task)) {
         const std::uint32_t pid = *process_at(shm::kTaskByte + task);
         add("stopped-ps",
-            fmt::format("its ps (process {}) is stopped: deaths and the end of the job go unnoticed", pid),
-            fmt::format("kill -CONT {0} resumes it; after kill -9 {0}, ps_shm --job {1} --adopt takes the job over",
-                        pid, job_));
+            fmt::format("its ps (process {}) is stopped: {}", pid,
+                        was_ended_ ? "it has ended the job, and does not remove it"
+                                   : "deaths and the end of the job go unnoticed"),
+            fmt::format("kill -CONT {0} resumes it; after kill -9 {0}, {1}", pid,
+                        was_ended_ ? fmt::format("inspect_shm rm --job {} removes the job", job_)
+                                   : fmt::format("ps_shm --job {} --adopt takes the job over", job_)));
       }
   }
 
   void find_quorum() {
     const auto alive = static_cast<std::uint32_t>(std::count_if(before_.begin(), before_.end(), is_alive));
-    if (!traits_of(info_.live.mode).has_quorum || info_.finished || alive == 0 || info_.live.quorum <= alive) return;
+    const bool is_over = info_.finished || was_ended_;
+    if (!traits_of(info_.live.mode).has_quorum || is_over || alive == 0 || info_.live.quorum <= alive) return;
     const bool have_all_come = before_.size() >= info_.config.workers;
     if (!have_all_come && segments_.state().short_quorum.load_relaxed() == 0) return;  // relaxed: diagnostic only
     add("unmet-quorum",
@@ -340,6 +376,7 @@ class JobFaults {
   Json& examined_;
   const JobView view_;
   const JobInfo info_;
+  const bool was_ended_;                            // read after info_: a ps that ends the job is alive meanwhile
   std::map<std::uint32_t, std::uint32_t> holders_;  // of lock bytes, as processes visible here
   std::vector<WorkerInfo> before_;
   std::map<std::string, std::uint64_t> uninitialised_before_;
@@ -350,28 +387,33 @@ class JobFaults {
 void find_job_faults(Json& examined) {
   std::vector<std::unique_ptr<JobFaults>> jobs;
   bool has_living = false;
-  const auto guarded = [&](const std::string& job, const auto& look) {
+  const auto guarded = [&](const std::string& job, bool is_dead, const auto& look) {
     try {
       look();
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kNotFound) return;  // it is gone meanwhile
       add_finding(examined, "damaged-job", job, error.what(),
-                  fmt::format("end its processes, then inspect_shm rm --force --job {}", job));
+                  fmt::format("{}inspect_shm rm --force --job {}", is_dead ? "" : "end its processes, then ", job));
     }
   };
   for (const Json& row : examined["jobs"]) {
     const std::string job = row["job"], state = row["state"];
-    if (state != "live" && state != "orphaned") continue;
-    guarded(job, [&] {
+    const bool is_dead = state == "dead";
+    if (!is_dead && state != "live" && state != "orphaned") continue;  // its values cannot be read
+    guarded(job, is_dead, [&] {
       shm::AttachOutcome outcome;
       auto segments = shm::JobSegments::try_attach(job, shm::Access::kReadOnly, outcome, shm::kTrustAnybody);
       if (!segments) return;  // it is gone meanwhile
       auto faults = std::make_unique<JobFaults>(job, std::move(*segments), examined);
-      if (faults->look()) jobs.push_back(std::move(faults)), has_living = true;
+      if (is_dead)
+        faults->look_at_remains();
+      else if (faults->look())
+        jobs.push_back(std::move(faults)), has_living = true;
     });
   }
   if (!has_living) return;
   std::this_thread::sleep_for(kBetweenLooks);
-  for (const auto& faults : jobs) guarded(faults->job(), [&] { faults->look_again(); });
+  for (const auto& faults : jobs) guarded(faults->job(), false, [&] { faults->look_again(); });
 }
 
 }  // namespace ps_shm::inspect

@@ -260,6 +260,7 @@ Json dump_files(const std::string& job, std::vector<std::string> names, const st
   const bool has_all = names.empty();
   std::vector<TableInfo> tables = has_all ? view.tables() : take_tables(view, names);
   for (const std::string& name : names) static_cast<void>(view.bytes(name));  // throws an Error that lists the names
+  const std::uint64_t step = view.global_step();                              // before the values, as for one file
   Json all = Json::array(), of_tables = Json::array();
   const auto stem_of = [&](std::string name) {  // it may contain characters that a file name may not
     std::replace(name.begin(), name.end(), '/', '_');
@@ -294,10 +295,7 @@ Json dump_files(const std::string& job, std::vector<std::string> names, const st
     write_table(view, table, folder + "/" + stem + ".npy", folder + "/" + stem + ".keys.npy", row);
     of_tables.push_back(std::move(row));
   }
-  Json index = {{"job", job},
-                {"global_step", view.global_step()},
-                {"variables", std::move(all)},
-                {"tables", std::move(of_tables)}};
+  Json index = {{"job", job}, {"global_step", step}, {"variables", std::move(all)}, {"tables", std::move(of_tables)}};
   persistence::write_text(folder + "/index.json", index.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   index["folder"] = folder;
   return index;
