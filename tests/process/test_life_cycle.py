@@ -366,6 +366,44 @@ class Deaths(ProcessTest):
                 self.assertEqual(code, 0, err)
                 self.assertRegex(out + err, r"worker 1 .*died")
 
+    def start_with_a_failing_worker(self, mode):
+        """Starts a launch of three workers, of which worker 1 does not join, and fails once what is returned is called."""
+        self.job = support.new_job()
+        orders = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "orders")
+        os.mkfifo(orders)
+        order = os.open(orders, os.O_RDWR)
+        self.addCleanup(os.close, order)
+        program = f"""if [ $RANK = 1 ]; then read order <{orders}; exit 4; fi
+            exec {support.TOOLS}/worker_shm --quiet {" ".join(support.GATED_DELAY)}"""
+        gate = self.close_gate()
+        launch = self.start("launch_shm", "--job", self.job, "--workers", "3", "--mode", mode, "--steps",
+                            support.GATED_STEPS[mode], "--json", "--", "sh", "-c", program, env=gate.env)
+        return launch, gate, lambda: os.write(order, b"fail\n")
+
+    def test_the_others_go_on_when_a_worker_fails_before_it_has_joined(self):
+        for mode in ("async", "ssp"):
+            with self.subTest(mode):
+                launch, gate, fail = self.start_with_a_failing_worker(mode)
+                support.wait_training(self.job, 2)
+                fail()
+                support.wait_for_line(launch.stderr, "worker 1 ended with exit code 4; the others continue")
+                gate.open()
+                code, out, err = support.finish(launch)
+                self.assertEqual(code, 1, err)
+                report = json.loads(out)
+                self.assertGreaterEqual(report["steps"], support.GATED_STEPS[mode])
+                self.assertEqual((report["workers"], [w["rank"] for w in report["per_worker"]]), (2, [0, 2]))
+                self.assert_nothing_left()
+
+    def test_a_job_that_waits_for_a_worker_ends_when_it_fails(self):
+        launch, _, fail = self.start_with_a_failing_worker("sync")
+        support.wait_until(lambda: len(support.workers_of(self.job) or []) == 2, "the others have joined")
+        fail()
+        code, _, err = support.finish(launch)
+        self.assertEqual(code, 1, err)
+        self.assertIn("worker 1 ended with exit code 4; the job can't start without it", err)
+        self.assert_nothing_left()
+
     def test_workers_train_on_when_the_ps_is_killed(self):
         ps = self.start("ps_shm", "--job", self.job, "--workers", "2", "--steps", support.GATED_STEPS["async"])
         gate = self.close_gate()

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import statistics
+import tempfile
 import unittest
 
 import support
@@ -334,6 +335,20 @@ class Elastic(ProcessTest):
                 code, out, err = finish(launch)
                 self.assertEqual(code, 0, err)
                 self.assertGreaterEqual(json.loads(out)["steps"], support.GATED_STEPS[mode])
+
+    def test_the_result_is_of_all_that_took_part(self):
+        file = os.path.join(self.enterContext(tempfile.TemporaryDirectory()), "report.html")
+        launch, gate = self.start_gated("--workers", "1..3", "--json", "--report", file)
+        wait_until(lambda: len(self.alive()) == 1, "one worker")
+        inspect(self.job, "set", "workers=3")
+        wait_until(lambda: len(self.alive()) == 3, "three workers")
+        gate.open()
+        code, out, err = finish(launch)
+        self.assertEqual(code, 0, err)
+        result = json.loads(out)
+        self.assertEqual((result["workers"], len(result["per_worker"])), (3, 3))
+        with open(file) as report:
+            self.assertIn("mlp on digits, 3 workers", report.read())
 
     def test_a_worker_that_is_not_ready_before_the_job_is_over_holds_nobody_up(self):
         slow = f"""#!/bin/sh

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import unittest
 
 import isolation
@@ -235,6 +236,31 @@ class PublishedJobs(ProcessTest):
         out, err = follower.communicate(timeout=support.PATIENCE)
         self.assertEqual(follower.returncode, 0, err)
         self.assertEqual(out.split()[1:], ["10", "11"])
+
+    def test_a_job_that_resumes_is_published_from_its_next_step_on(self):
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        self.launch("--workers", "1", "--steps", "20", "--checkpoint-dir", folder)
+        ps = self.start("ps_shm", "--job", self.job, "--workers", "1", "--steps", support.GATED_STEPS["async"],
+                        "--checkpoint-dir", folder, "--publish", self.job, "--publish-every", "1steps")
+        support.wait_for_line(ps.stdout, "workers can join")
+        code, out, err = run("inspect_shm", "show", "--job", self.job, "--json")  # a ps looks several times meanwhile
+        self.assertEqual((code, json.loads(out)["global_step"]), (0, 20), err)
+        gate = self.close_gate()
+        worker = self.start("worker_shm", "--job", self.job, *support.GATED_DELAY, env=gate.env)
+
+        def published():
+            code, out, _ = run("inspect_shm", "publications", "--publication", self.job, "--json")
+            (row,) = json.loads(out)["publications"] if code == 0 else [{"generation": 0}]
+            return row if row["generation"] else None
+
+        row = support.wait_until(published, "the first generation")
+        self.assertGreater(row["step"], 20)
+        self.assertEqual(row["tensors"], 4)
+        gate.open()
+        self.assertEqual(support.finish(worker).code, 0)
+        code, _, err = support.finish(ps)
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("publication", err)
 
     def test_averages_are_published_where_the_job_keeps_them(self):
         code, _, err = run("launch_shm", "--job", self.job, "--workers", "1", "--steps", "200", "--ema", "0.9",

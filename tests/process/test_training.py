@@ -35,6 +35,17 @@ class Training(ProcessTest):
         self.assertEqual(code, 0, err)
         self.assertGreaterEqual(support.json.loads(out)["test_accuracy"], 0.95)
 
+    def test_epochs_take_that_many_examples_and_at_most_a_step_more(self):
+        for epochs, of_step, options in ((10, 3200, ["--push-every", "100"]), (30, 1000, ["--batch", "1000"]),
+                                         (10, 32, ["--batch", "32"])):
+            with self.subTest(options):
+                options = ["--epochs", epochs, *options]
+                steps = -(-epochs * 1437 // of_step)  # 1437 digits
+                self.assertEqual(self.launch("--workers", "1", *options)["steps"], steps)
+                code, out, err = support.run("worker_shm", "--standalone", *options, "--json")
+                self.assertEqual(code, 0, err)
+                self.assertEqual(support.json.loads(out)["steps"], steps)
+
     @unittest.skipUnless(os.environ.get("PS_SHM_TEST_MNIST"), "PS_SHM_TEST_MNIST names no folder with the MNIST files")
     def test_mnist_reaches_its_accuracy(self):
         result = self.launch("--model", "mlp", "--data", os.environ["PS_SHM_TEST_MNIST"], "--steps", "30000", timeout=900)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "cli/command_line.hpp"
@@ -66,6 +67,13 @@ class Sparse final : public Workload {
   bool is_keyed_;
 };
 
+// The steps that take so many epochs together: only the last step may exceed them.
+std::uint64_t steps_of(std::uint64_t epochs, std::uint64_t examples, std::uint64_t of_step) {
+  __extension__ typedef unsigned __int128 Product;
+  const Product steps = (Product{epochs} * examples + of_step - 1) / of_step;
+  return static_cast<std::uint64_t>(std::clamp<Product>(steps, 1, std::numeric_limits<std::uint64_t>::max()));
+}
+
 }  // namespace
 
 std::vector<std::span<const float>> spans_of(const std::vector<std::vector<float>>& values) {
@@ -93,14 +101,15 @@ void check_batch(const TrainingSettings& training, std::uint64_t examples) {
 
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job) {
   const std::uint64_t of_step = batch * training.push_every * pushes_of_step(job);
-  const std::uint64_t of_epoch = std::max<std::uint64_t>(1, (examples + of_step - 1) / of_step);
   if (training.steps != 0)
     job.steps = training.steps;
   else if (training.epochs != 0 || training.is_sparse())
-    job.steps = of_epoch * (training.epochs != 0 ? training.epochs : kDefaultSparseEpochs);
+    job.steps = steps_of(training.epochs != 0 ? training.epochs : kDefaultSparseEpochs, examples, of_step);
   else
     job.steps = std::max<std::uint64_t>(1, train::default_steps(training.data) / training.push_every);
-  if (!training.epoch_schedule.empty()) job.optimizer.schedule = resolve_schedule(training.epoch_schedule, of_epoch);
+  if (training.epoch_schedule.empty()) return;
+  job.optimizer.schedule = resolve_schedule(training.epoch_schedule, 1);
+  job.optimizer.schedule.decay_steps = static_cast<float>(double(examples) / double(of_step));  // not rounded
 }
 
 }  // namespace ps_shm::tools

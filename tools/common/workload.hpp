@@ -47,7 +47,8 @@ train::DataSplit load_dense_data(const TrainingSettings& training);
 // Throws Error if --batch exceeds the number of training examples.
 void check_batch(const TrainingSettings& training, std::uint64_t examples);
 
-// Sets the job's steps and schedule as far as they depend on the number of examples and the batch size.
+// Sets the job's steps and schedule as far as they depend on the number of examples and the batch size. An epoch takes
+// as many examples as there are, by all workers together; it may end within a step.
 void complete_job(std::uint64_t examples, std::uint64_t batch, const TrainingSettings& training, JobConfig& job);
 
 }  // namespace ps_shm::tools

@@ -327,16 +327,18 @@ void Launch::note_worker_end(Member& member) {
     progress_->print_error(describe_end(member.child, "; so did its predecessors: the launch is aborted"));
     return ask_all_to_end();
   }
+  // Once a step has been made, the others wait for none that has not joined.
+  const bool others_continue = have_joined || view_->info().global_step != view_->info().config.first_step;
   has_failed_ = true;
   if (failures_.empty()) tell_failures_at_ = now_seconds() + kTogetherSeconds;
   failures_.push_back({.ranks = member.ranks,
                        .how = how_it_ended(member.child),
                        .what_now = !is_any_worker_running() ? ""
                                    : replayed_              ? "; the replay ends"
-                                   : have_joined            ? "; the others continue"
+                                   : others_continue        ? "; the others continue"
                                                             : "; the job can't start without it",
                        .number = noted_.size()});
-  if (!have_joined || replayed_) ask_all_to_end();
+  if (!others_continue || replayed_) ask_all_to_end();
 }
 
 void Launch::note_ends() {

@@ -103,7 +103,10 @@ Publishing::~Publishing() {
 }
 
 bool Publishing::look(bool is_last) {
-  if (!view_) view_.emplace(job_);
+  if (!view_) {
+    view_.emplace(job_);
+    published_ = view_->info().config.first_step;  // also of a job that resumes the model is unknown until then
+  }
   const std::uint64_t step = view_->global_step();
   const double now = steady_seconds();
   // There may be pushes after the last step: the last generation has the final state of the job.

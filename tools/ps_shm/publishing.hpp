@@ -35,8 +35,8 @@ class Publishing {
   std::optional<JobView> view_;
   std::unique_ptr<Bundle> bundle_;
   std::optional<config::Due> due_;  // none: immediately, when the first step has ended, at which the model is known
-  std::uint64_t published_ = 0;
-  Repeating repeating_;  // the last member: it uses the others
+  std::uint64_t published_ = 0;     // step of the newest generation; before the first one, the job's first step
+  Repeating repeating_;             // the last member: it uses the others
 };
 
 }  // namespace ps_shm::tools

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -27,6 +29,19 @@ LaunchSettings given(const DeviceChoice& device) {
   settings.default_threads = settings.default_chunks = true;
   return settings;
 }
+
+// So many examples in batches of that size.
+struct Examples final : tools::Workload {
+  Examples(std::uint64_t count, std::uint64_t batch) : count_(count), batch_(batch) {}
+
+  std::span<const train::ParameterSpec> variables() const override { return {}; }
+  report::Metrics evaluate(std::span<const std::span<const float>>) override { return {}; }
+  std::uint64_t examples() const override { return count_; }
+  std::uint64_t batch() const override { return batch_; }
+
+ private:
+  std::uint64_t count_, batch_;
+};
 
 std::uint64_t chunk_bytes(const LaunchSettings& settings) {
   return tools::completed(settings, nullptr).ps.job.chunk_bytes;
@@ -77,4 +92,36 @@ TEST_CASE(
 TEST_CASE("prepared settings: without a GPU chunks are those of workers on the CPU") {
   const EnvironmentVariable none("CUDA_VISIBLE_DEVICES", "");
   CHECK(chunk_bytes(given(kAuto)) == 0);
+}
+
+TEST_CASE("prepared settings: epochs together are rounded up to whole steps, and a schedule keeps to each epoch") {
+  struct Case {
+    std::uint64_t examples, batch, push_every, epochs;
+    std::uint32_t workers;
+    Mode mode;
+    std::uint64_t steps;
+    float steps_per_epoch;
+  };
+  for (const Case& one :
+       {Case{1437, 32, 1, 10, 1, Mode::kAsync, 450, 44.90625F}, Case{1437, 1000, 1, 30, 3, Mode::kAsync, 44, 1.437F},
+        Case{1437, 32, 100, 10, 1, Mode::kAsync, 5, 0.4490625F}, Case{1437, 1000, 1, 5, 16, Mode::kSync, 1, 0.0898125F},
+        Case{1440, 32, 1, 2, 3, Mode::kSync, 30, 15}, Case{1, 1, 1, 1, 1, Mode::kAsync, 1, 1},
+        Case{std::uint64_t{1} << 40, 1 << 20, 1, 1'000'000'000, 1, Mode::kAsync,
+             1'000'000'000 * (std::uint64_t{1} << 20), 1 << 20},
+        Case{std::uint64_t{1} << 40, 1, 1, 1'000'000'000, 1, Mode::kAsync, std::numeric_limits<std::uint64_t>::max(),
+             std::uint64_t{1} << 40}}) {
+    CAPTURE(one.examples);
+    CAPTURE(one.steps);
+    LaunchSettings settings = given(kCpu);
+    settings.training.model = "mlp";
+    settings.training.push_every = one.push_every;
+    settings.training.epochs = one.epochs;
+    settings.training.epoch_schedule = "warmup:3+epoch:0.5";
+    settings.ps.job.workers = one.workers;
+    settings.ps.job.mode = one.mode;
+    const Examples workload(one.examples, one.batch);
+    const JobConfig job = tools::completed(settings, &workload).ps.job;
+    CHECK(job.steps == one.steps);
+    CHECK(job.optimizer.schedule == Schedule{Schedule::Kind::kStep, 0.5F, one.steps_per_epoch, 3});
+  }
 }
