@@ -115,6 +115,8 @@ struct VersionedTensor {
 }  // namespace
 
 Array::Array(nb::handle object, Use use, const std::string& what) {
+  if (std::string_view(Py_TYPE(object.ptr())->tp_name) == "MaskedArray")
+    refuse(fmt::format("{} is a masked array, whose mask would be lost; pass array.filled(value)", what));
   if (PyObject_CheckBuffer(object.ptr()))
     take_buffer(object, use, what);
   else if (nb::hasattr(object, "__dlpack__"))

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,7 +46,9 @@ struct Given {
     const Turn turn(*self.rank);
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       variables.push_back(self.rank->worker.variable(names[i], kWait));
-      arrays[i].require_type(variables[i].dtype(), fmt::format("{} of variable '{}': the array", verb, names[i]));
+      const std::span<const std::uint64_t> shape = variables[i].shape();
+      arrays[i].require(variables[i].dtype(), Shape(shape.begin(), shape.end()),
+                        fmt::format("{} of variable '{}': the array", verb, names[i]));
       spans.push_back(arrays[i].bytes());
     }
   }
@@ -104,12 +107,15 @@ elements; 0 if there is none.
 
 Args:
     ticket: a number greater than 0, and greater than that of every earlier change.
-    deltas: an array for each variable, by its name, of the variable's type: float32, float64 or integers.
+    deltas: an array for each variable, by its name, of the variable's shape, or flat, and of its type: float32, float64
+        or integers.
     in_doubt: values for the same variables in the same order, which the elements of that block are set to.
     wait: mode sync: how many seconds to wait for a step; None: without a limit. Afterwards a call with the same ticket finds
         out what has been added.
 
 Raises:
+    ValueError: an array has another shape than its variable.
+    TypeError: an array has another type.
     Error: a smaller ticket than an earlier one (INVALID_ARGUMENT), no such variable (NOT_FOUND).
     JobFinished: the job ended before a step took the deltas.
     Timeout: no step took them in time.
@@ -132,7 +138,7 @@ void add_guest_assigns(nb::class_<GuestHandle>& type) {
 
 Args:
     ticket, wait: as for add_once().
-    values: an array for each variable, by its name, of the variable's type.
+    values: an array for each variable, by its name, of the variable's shape, or flat, and of its type.
     reset: also reset the optimizer's state, as Variable.assign() does.
 
 Raises:

@@ -144,8 +144,11 @@ ServerClass make_class(nb::module_& module) {
           [](ServerHandle* self, const std::string& job, bool adopt, const std::string& restore,
              const nb::dict& settings) {
             JobConfig config;
+            if (adopt)  // what is not given is as in the job; if there is none, the server says so
+              if (const std::optional<JobView> there = JobView::try_open(job)) config = there->info().config;
             config.job = job;
             config.restore = restore;
+            config.first_step = 0;  // the checkpoint says it
             alter(config, settings);
             new (self) ServerHandle{serve(config, adopt)};
           },

@@ -47,14 +47,16 @@ class Server(_core.Server, Closing):
         job: the job's name. None: the value of PS_SHM_JOB, unless an open Server has set it, otherwise a new unique name
             (see the attribute `job`). The name is also stored in this process's PS_SHM_JOB, until close(), so that child
             processes started from now on find the job.
-        adopt: also take over a job of this name of which no process is alive, instead of replacing it.
+        adopt: take over a job of this name, also one of which no process is alive, instead of creating one. Settings that
+            are not given are then the job's.
         restore: the folder of a checkpoint with which the job begins, such as checkpoint.latest("runs").folder.
         settings: the options of `ps_shm` in docs/options.md, with _ instead of -: workers, mode, optimizer, lr,
             momentum, steps, layout, ... `workers` defaults to LOCAL_WORLD_SIZE or a similar variable of the launcher
             if one is set, otherwise to 1.
 
     Raises:
-        Error: the job already has a server, or a setting has an invalid value.
+        Error: the job already has a server, a setting has an invalid value, a job that is taken over has another value of a
+            setting, or there is no job to adopt.
         TypeError: there is no setting of that name.
     """
 
@@ -63,7 +65,7 @@ class Server(_core.Server, Closing):
     ) -> None:
         """Creates the job, or takes it over. The arguments are described with the class."""
         name = job or (None if _served else _environment.job()) or _new_name()
-        if settings.get("workers") is None:
+        if settings.get("workers") is None and not adopt:
             settings["workers"] = _environment.world_size() or 1
         super().__init__(name, adopt, os.fspath(restore or ""), settings)
         self._pid = os.getpid()

@@ -22,12 +22,20 @@ def test_a_guest_adds_and_assigns_once(job):
         with ps_shm.Guest(job) as guest:
             assert guest.add_once(1, ones) == 0
             assert w.pull().sum() == 6 and rows.pull().sum() == 8
-            guest.assign_once(2, {"w": numpy.full((2, 3), 5, "float32")})
+            guest.assign_once(2, {"w": numpy.full(6, 5, "float32")})  # flat
             assert w.pull().sum() == 30
             with pytest.raises(ps_shm.Error, match="tickets only grow"):
                 guest.add_once(1, ones)
             with pytest.raises(TypeError, match="float32"):
                 guest.add_once(3, {"w": numpy.ones((2, 3), "int64")})
+            for change in (guest.add_once, guest.assign_once):  # elements of another shape would be taken for others
+                with pytest.raises(ValueError, match=r"of variable 'w': the array has the shape \(3, 2\), and \(2, 3\) is"):
+                    change(3, {"rows": ones["rows"], "w": numpy.ones((3, 2), "float32")})
+            with pytest.raises(ValueError, match=r"shape \(5,\)"):
+                guest.add_once(3, {"w": numpy.ones(5, "float32")})
+            with pytest.raises(ValueError, match=r"shape \(3, 2\)"):
+                guest.add_once(3, {"w": ones["w"]}, in_doubt={"w": numpy.ones((3, 2), "float32")})
+            assert w.pull().sum() == 30 and rows.pull().sum() == 8  # nothing of that was taken
             with pytest.raises(ps_shm.Error, match="none"):
                 guest.add_once(3, {"none": ones["w"]})
             changes = {"count": numpy.array([1, 2]), "bytes": numpy.array([250, 2, 3], "uint8")}

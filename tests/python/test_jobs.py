@@ -7,6 +7,7 @@ import os
 import pathlib
 import pickle
 import resource
+import shutil
 import signal
 import threading
 import time
@@ -180,6 +181,36 @@ def test_settings_are_those_of_the_command_line(job):
                 server.set(lr=-1)
     with pytest.raises(ps_shm.Error, match="mode"):
         ps_shm.Server(job, mode="sometimes")
+
+
+def test_a_job_is_adopted_with_its_own_settings(job, start, tmp_path, monkeypatch):
+    with ps_shm.Server(job), ps_shm.Worker(job) as worker:
+        worker.variable("w", np.zeros(3, np.float32))
+        worker.step()
+        kept = checkpoint.save(worker, tmp_path)
+    program = start(f"""
+import signal, ps_shm
+server = ps_shm.Server({job!r}, restore={str(kept)!r}, workers=3, mode="ssp", staleness=2, optimizer="adam", lr=0.25, seed=7)
+server.set(lr=0.5)
+print("serves")
+signal.pause()
+""")
+    assert program.line() == "serves"
+    program.send(signal.SIGKILL)
+    program.finish()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(ps_shm.Error, match="workers 3, not 2"):
+        ps_shm.Server(job, adopt=True, workers=2)
+    shutil.rmtree(kept)
+    with ps_shm.Server(job, adopt=True, mode="ssp"):
+        view = ps_shm.View(job)
+        said = view.settings
+        names = ("workers", "mode", "staleness", "optimizer", "lr", "seed")
+        assert [said[name] for name in names] == [3, "ssp", 2, "adam", 0.25, 7]
+        assert view.live["lr"] == 0.5
+    with pytest.raises(ps_shm.Error) as caught:
+        ps_shm.Server(job, adopt=True)  # there is none any more
+    assert caught.value.code == ps_shm.ErrorCode.NOT_FOUND
 
 
 def test_a_step_that_is_too_stale_is_dropped_and_the_limit_can_be_changed(job):

@@ -339,6 +339,49 @@ def test_local_steps_of_workers_that_the_job_did_not_expect_are_averaged(job):
     assert models[0].weight.item() == pytest.approx(begun[0] - 2)
 
 
+def local_sgd(job, rank=None):
+    """A model of one weight, at 0, and its Optimizer, for which each two calls of step() are a difference of +1."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    model.weight.grad = torch.full((1, 1), -0.5)
+    local = torch.optim.SGD(model.parameters(), lr=1.0)
+    return model, ps_shm.torch.Optimizer(model, job, rank=rank, push_every=2, local=local)
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_with_a_quorum_sgd_averages_the_differences_that_are_in_a_step(job, quorum):
+    def run(rank):
+        with local_sgd(job, rank)[1] as opt:
+            for _ in range(20):
+                opt.step()
+
+    with ps_shm.Server(job, mode="sync", optimizer="sgd", lr=1.0, workers=3, quorum=quorum):
+        threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        view = ps_shm.View(job)
+        assert view.global_step >= 10 and view.values("weight").item() == view.global_step
+
+
+# Their sum over a quorum, divided by the number of workers, was less than their mean.
+def test_with_a_quorum_differences_are_not_added_up(job):
+    with ps_shm.Server(job, mode="sync", optimizer="add", workers=2, quorum=1) as server:
+        with pytest.raises(ps_shm.Error, match="quorum.*optimizer='sgd' and lr=1"):
+            local_sgd(job)
+        server.set(quorum=0)
+        model, opt = local_sgd(job)
+        with opt:
+            opt.step()
+            server.set(quorum=1)
+            with pytest.raises(ps_shm.Error, match="quorum"):
+                opt.step()
+            server.set(quorum=0)
+            opt.step()  # the step that was refused
+            assert opt.global_step == 1 and model.weight.item() == 1
+
+
 def test_the_means_of_a_first_step_in_sync_mode_are_over_those_that_it_waits_for(job):
     def run(rank):
         torch.nn.init.zeros_(models[rank].weight)

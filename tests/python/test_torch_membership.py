@@ -303,6 +303,86 @@ def test_two_models_of_a_process_are_two_sets_of_variables(job):
         assert not segments(job)
 
 
+def heads():
+    """An encoder, and two models that contain it."""
+    encoder = torch.nn.Linear(2, 2, bias=False)
+    return encoder, torch.nn.Sequential(encoder, torch.nn.Linear(2, 1)), torch.nn.Sequential(encoder, torch.nn.Linear(2, 3))
+
+
+# It was two variables, and each step() put the parameter back to what its own variable had.
+def test_a_parameter_of_two_objects_is_refused(job):
+    encoder, first, second = heads()
+    make = ps_shm.torch.Optimizer
+    says = f"'0.weight' is trained by another.*'a.0.weight' of job '{job}'"
+    with make(first, job, create=True, prefix="a.", lr=0.1) as a:
+        with pytest.raises(ps_shm.Error, match=says):
+            make(second, job, create=True, prefix="b.", lr=0.1)
+        with pytest.raises(ps_shm.Error, match=says):
+            make(second, f"{job}-other", create=True, lr=0.1)
+        with pytest.raises(ps_shm.Error, match=says):
+            ps_shm.torch.Elastic(second, job, alpha=0.5, prefix="c.")
+        before = encoder.weight.detach().clone()
+        with make(second, job, prefix="b.", lr=0.1, params=second[1].parameters()) as b:
+            for model, opt in ((first, a), (second, b)):
+                opt.zero_grad()
+                encoder.weight.grad = torch.ones(2, 2)
+                opt.step()
+        torch.testing.assert_close(encoder.weight.detach(), before - 0.1)
+    make(second, job, create=True, lr=0.1).close()  # the other one has left
+
+
+def test_an_elastic_keeps_its_parameters_from_others(job):
+    _, first, second = heads()
+    with ps_shm.torch.Elastic(first, job, alpha=0.5, create=True):
+        with pytest.raises(ps_shm.Error, match="'0.weight' is trained by another"):
+            ps_shm.torch.Optimizer(second, job, prefix="b.")
+
+
+def test_a_frozen_parameter_of_two_objects_is_refused_when_both_train_it(job):
+    encoder, first, second = heads()
+    encoder.requires_grad_(False)
+    with ps_shm.torch.Optimizer(first, job, create=True, prefix="a.", lr=0.1) as a:
+        with ps_shm.torch.Optimizer(second, job, prefix="b.", lr=0.1) as b:
+            a.step(), b.step()
+            encoder.requires_grad_(True)
+            a.step()
+            with pytest.raises(ps_shm.Error, match="'0.weight' is trained by another"):
+                b.step()
+
+
+def test_a_forgotten_object_keeps_no_parameter(job):
+    _, first, second = heads()
+    opt = ps_shm.torch.Optimizer(first, job, create=True, prefix="a.", lr=0.1)
+    opt.itself = opt  # as in a cycle that a scheduler makes
+    with ps_shm.Worker(job):  # so that the job goes on
+        del opt
+        with ps_shm.torch.Optimizer(second, job, prefix="b.", lr=0.1) as again:
+            again.step()
+    ps_shm.torch.Optimizer(first, job, create=True, prefix="a.").close()  # ends what the forgotten one serves
+
+
+def test_a_forked_child_has_its_parents_model_for_itself(job):
+    def run():
+        with ps_shm.torch.Optimizer(model, job, prefix="b.") as opt:
+            train(model, opt, 1)
+
+    model = small_model()
+    with ps_shm.torch.Optimizer(model, job, create=True, prefix="a.", workers=2, lr=0.1):
+        child = multiprocessing.get_context("fork").Process(target=run)
+        child.start()
+        child.join(PATIENCE)
+        assert child.exitcode == 0
+
+
+def test_ranks_of_a_process_may_train_one_model_as_the_same_variables(job):
+    model = small_model()
+    with ps_shm.Server(job, workers=2, optimizer="sgd", lr=0.1):
+        with ps_shm.torch.Optimizer(model, job, rank=0) as a, ps_shm.torch.Optimizer(model, job, rank=1) as b:
+            for opt in (a, b):
+                train(model, opt, 1)
+            assert a.global_step == 2
+
+
 @pytest.mark.parametrize("ends", ["with nothing", "in a step"])
 def test_a_cell_that_runs_again_makes_the_job_again(job, ends):
     def run_cell():

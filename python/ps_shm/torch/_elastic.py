@@ -36,7 +36,8 @@ class Elastic(Joined):
     Raises:
         ValueError: alpha or every is out of range.
         TypeError: the model is not on the CPU, not of float32, bfloat16 or float16, or has no parameters to train.
-        Error: the job has other settings.
+        Error: the job has other settings; another Optimizer or Elastic of this process trains one of the parameters as another
+            variable.
 
     Attributes:
         worker: the Worker by which this process takes part in the job.
@@ -67,6 +68,7 @@ class Elastic(Joined):
         self._hold(Membership(job, create, rank, wait, group, threads, settings, prefix=prefix))
         self.worker = self._membership.worker
         try:
+            self._membership.refuse_shared(self._parameters)
             self._bundle = self.worker.variables({prefix + n: floats(p) for n, p in self._parameters.items()}, rule="add")
             self._places = Places(self._bundle)
             self._centre = [torch.empty(p.shape, dtype=torch.float32, device="cpu") for p in self._parameters.values()]

@@ -1,6 +1,7 @@
 """Joins and leaves a job: as a worker, and also as its server (ps) if this process is the first one."""
 
 import atexit
+import gc
 import logging
 import multiprocessing.util
 import os
@@ -9,6 +10,8 @@ import warnings
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Literal, Optional, Union
+
+import torch
 
 from .. import Error, JobFinished, Server, View, Worker, WorkerInfo, _core, _environment
 from .._closing import Closing
@@ -86,6 +89,7 @@ class Membership:
         self._is_own = not isinstance(job, Worker)
         self._prefix, self._creates = prefix, create
         self._is_replaced = self._is_let_go = False
+        self._owner: Optional["weakref.ref[Joined]"] = None
         self._view: Optional[View] = None
         self._ranks: list[int] = []  # of the living workers
         self._to_come = 0  # workers without which no step can end
@@ -170,6 +174,40 @@ class Membership:
     def shares_worker(self) -> bool:
         """Whether another object of this process uses the same worker."""
         return any(m.worker is self.worker for m in _here(self.job, self))
+
+    def hold_for(self, owner: "Joined") -> None:
+        """Takes part in the job until the owner closes this, or is forgotten."""
+        self._owner = weakref.ref(owner)
+        weakref.finalize(owner, self.let_go).atexit = False
+
+    def refuse_shared(self, found: dict[str, torch.nn.Parameter]) -> None:
+        """Raises Error if another object of this process trains one of these parameters as another variable.
+
+        Each of the two would pull its own variable into the parameter, and so undo the steps of the other.
+        """
+        if self._find_shared(found) is None:
+            return
+        gc.collect()  # an object that was dropped may be in a cycle, into which a scheduler puts it
+        shared = self._find_shared(found)
+        if shared is not None:
+            name, other, theirs = shared
+            raise Error(
+                f"parameter '{name}' is trained by another object of this process, too, as variable '{theirs}' of job "
+                f"'{other}', and each step() would undo those of the other one: give one object a model that contains both, "
+                "such as torch.nn.ModuleList([first, second]), leave the parameter out of one by params=, or close() the "
+                "other object first"
+            )
+
+    # The parameter's name here, and the job and the variable of the other object.
+    def _find_shared(self, found: dict[str, torch.nn.Parameter]) -> Optional[tuple[str, str, str]]:
+        names = {p.data_ptr(): name for name, p in found.items()}  # those of one object share no memory
+        for one in _all():
+            owner = one._owner() if one._owner is not None and one._is_open else None
+            for theirs, p in owner._parameters.items() if owner is not None else ():
+                name = names.get(p.data_ptr())
+                if name is not None and (one.job, one._prefix + theirs) != (self.job, self._prefix + name):
+                    return name, one.job, one._prefix + theirs
+        return None
 
     def let_go(self) -> None:
         """Leaves the job for an owner that was forgotten without close(). What this process serves goes on until its end."""
@@ -261,10 +299,11 @@ class Joined(Closing):
     """What has a membership."""
 
     _membership: Membership
+    _parameters: dict[str, torch.nn.Parameter]  # that are trained, by name
 
     def _hold(self, membership: Membership) -> None:
         self._membership = membership
-        weakref.finalize(self, membership.let_go).atexit = False
+        membership.hold_for(self)
 
     def close(self) -> None:
         """Leaves the job. The process that has created the job waits for the other workers to leave.

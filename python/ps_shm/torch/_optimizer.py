@@ -51,7 +51,9 @@ class Optimizer(Joined, torch.optim.Optimizer):
             living worker of the lowest rank. "mean": each adds the change in its own buffers divided by the number of
             living workers. "local": each keeps its own.
         push_every, local: local SGD. With local=torch.optim.SGD(model.parameters(), ...) and push_every above 1, step()
-            takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters.
+            takes a step of `local`; every push_every-th call pushes the resulting difference and pulls the parameters. The
+            job's optimizer is `add`, or another one, which gets the negated differences as gradients. In mode sync a step
+            applies their mean; with a quorum this needs optimizer="sgd", lr=1 instead of `add`.
         rank, wait, group: as for ps_shm.Worker.
         threads: as for ps_shm.Worker. None: 1, and of a model on a GPU as many as the job allows. A job that is created here
             then allows cores / workers, at most 8.
@@ -75,7 +77,8 @@ class Optimizer(Joined, torch.optim.Optimizer):
             trained.
         ValueError: push_every and local, or restore and create, do not match; params or settings have what a job does not,
             or lack momentum; restore has another number of groups, another rule or other settings; wire is unknown.
-        Error: the job has other settings; restore is for a job in which this process is already.
+        Error: the job has other settings; restore is for a job in which this process is already; another Optimizer or Elastic
+            of this process trains one of the parameters as another variable; local steps, the optimizer `add` and a quorum.
         Timeout: there is no such job within `wait` seconds.
         JobFinished: the last step of the job is done.
 
@@ -189,6 +192,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self._rates = Rates(self._membership, self._groups, self._prefix, self._groups_of_tables)
         self._is_sum = said["optimizer"] == "add"
         self._is_sync = said["mode"] == "sync"
+        self._refuse_quorum()
         # Each chunk is copied as it is pushed, if that is at once, and if the local steps need no copy of their own.
         self._pulls_in_push = not self._is_sync and said["layout"] != "inplace" and self._local is None
         self._since_push = 0
@@ -204,6 +208,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
         self.pull()
 
     def _bundle_of(self, found: dict[str, torch.nn.Parameter]) -> Bundle:
+        self._membership.refuse_shared(found)
         first = {self._prefix + name: floats(p) for name, p in found.items()}
         return self.worker.variables(
             first, regularize=self._rates.declared("decay", first), lr_scale=self._rates.declared("rate", first)
@@ -279,6 +284,7 @@ class Optimizer(Joined, torch.optim.Optimizer):
                 loss = closure()
         self._membership.check()
         self._settle()
+        self._refuse_quorum()
         if any(p.requires_grad for p in self._frozen.values()):
             self._take_unfrozen()
         self._rates.follow(self.param_groups, self._bundle)
@@ -427,6 +433,15 @@ class Optimizer(Joined, torch.optim.Optimizer):
     def _settle(self) -> None:
         if self.worker.steps < self._owed:
             self.worker.step()
+
+    # How many differences a step with a quorum adds up is not known before it ends, so no factor makes their sum a mean.
+    def _refuse_quorum(self) -> None:
+        if self._local is not None and self._is_sync and self._is_sum and self.worker.live["quorum"] != 0:
+            raise Error(
+                f"job '{self.worker.job}' is in mode sync with a quorum, where the optimizer `add` would move the parameters by "
+                "less or more than the mean of the differences that are in a step: make the job with optimizer='sgd' and lr=1, "
+                "which applies their mean, or without a quorum"
+            )
 
     def _differences(self) -> Iterator[torch.Tensor]:
         share = 1.0 / self._membership.workers if self._is_sync and self._is_sum else 1.0
