@@ -85,8 +85,9 @@ class Snapshot {
   bool is_point_in_time(const std::string& name) const;
 
   /// The number of steps by its rule that the optimizer's state of a chunk of the variable `name` contains at the
-  /// snapshot point, on average: adds and assigns do not count, and Slots::kReset sets it to 0. In-place: the average
-  /// number of pushes of the whole variable that a block has had by now.
+  /// snapshot point, on average: adds and assigns do not count, and Slots::kReset sets it to 0. In place under a
+  /// rule that counts an element's steps (adam, adamw): the average over the elements, as they are by now. In place
+  /// under another rule, none of which uses it: the average number of changes of a block in this job.
   ///
   /// @throws Error (kNotFound) if the snapshot has no such variable.
   std::uint64_t updates(const std::string& name) const;

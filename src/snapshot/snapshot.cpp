@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "config/modes.hpp"
@@ -309,6 +311,15 @@ void Snapshot::copy(const std::string& name, std::span<std::byte> out, const std
 }
 
 std::uint64_t Snapshot::updates(const std::string& name) const {
+  const VariableShm& first = *impl_->parts_of(name).front().record;
+  const std::vector<std::string> slots = slots_of(first);
+  if (!is_versioned(first) && std::find(slots.begin(), slots.end(), update::kUpdateCount) != slots.end()) {
+    const std::uint64_t array = array_of(first, update::kUpdateCount);
+    std::vector<float> counts(impl_->floats_of(name, array));
+    impl_->copy(name, 0, counts, array);
+    return static_cast<std::uint64_t>(
+        std::llround(std::accumulate(counts.begin(), counts.end(), 0.0) / double(counts.size())));
+  }
   std::uint64_t updates = 0, pieces = 0;
   for (const Impl::Part& part : impl_->parts_of(name)) {
     const shm::Segment& shard = impl_->taker.job.shard(part.record->shard);

@@ -160,7 +160,7 @@ struct Adam {
                                   .name = "adam",
                                   .lr = 0.001F,
                                   .slots = {{"m"}, {"v"}},
-                                  .in_place_slots = {{"m"}, {"v"}, {"t"}},
+                                  .in_place_slots = {{"m"}, {"v"}, {kUpdateCount}},
                                   .hyper_parameters = {kUsesEpsilon, kUsesBeta1, kUsesBeta2}};
 
   static void set_update(Call& call, double t) noexcept {
@@ -189,7 +189,7 @@ struct AdamW : Adam {
                                   .lr = 0.001F,
                                   .weight_decay = 0.01F,
                                   .slots = {{"m"}, {"v"}},
-                                  .in_place_slots = {{"m"}, {"v"}, {"t"}},
+                                  .in_place_slots = {{"m"}, {"v"}, {kUpdateCount}},
                                   .hyper_parameters = {kUsesEpsilon, kUsesBeta1, kUsesBeta2}};
 };
 

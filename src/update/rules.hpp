@@ -61,6 +61,12 @@ void initialise_elements(const Settings& settings, float lr, const float* values
 void initialise_elements(const Settings& settings, float lr, const float* values, BFloat16Bits* elements,
                          std::size_t count) noexcept;
 
+// For elements in place whose slots were just given by someone else: where the value is a function of the slots (ftrl),
+// and these slots give another one at this rate, the last of them is solved for the value.
+void keep_values(const Settings& settings, float lr, const float* values, float* elements, std::size_t count) noexcept;
+void keep_values(const Settings& settings, float lr, const float* values, BFloat16Bits* elements,
+                 std::size_t count) noexcept;
+
 // Initial value of the state of a row in place. Requires: the rule keeps row state.
 float first_row_state(const Settings& settings, float lr) noexcept;
 

@@ -1,7 +1,9 @@
 // The settings of a variable's rule, and the initial values of its slots.
 #include <algorithm>
+#include <type_traits>
 
 #include "update/bfloat16.hpp"
+#include "update/rule_table.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::update {
@@ -75,6 +77,40 @@ void initialise_elements(const Settings& settings, float lr, const float* values
     initialise_elements(settings, lr, values + at, block, n);
     round_to_nearest(elements + at * record, block, n * record);
   }
+}
+
+namespace {
+
+template <class Number>
+void keep_values_of(const Settings& settings, float lr, const float* values, Number* elements, std::size_t count) {
+  with_rule(settings.rule, [&](auto rule) {
+    using Rule = decltype(rule);
+    if constexpr (Rule::kTraits.reads_by_rate) {
+      constexpr std::size_t kRecord = 1 + Rule::kTraits.slots_of(true).size();
+      for (std::size_t i = 0; i < count; ++i, elements += kRecord) {
+        if constexpr (std::is_same_v<Number, float>) {
+          Rule::set_element(settings, lr, elements, values[i]);
+        } else {
+          float numbers[kRecord];
+          widen(numbers, elements, kRecord);
+          if (rounded_to_nearest(Rule::value_of(settings, lr)(numbers)) == rounded_to_nearest(values[i])) continue;
+          Rule::set_element(settings, lr, numbers, values[i]);
+          round_to_nearest(elements, numbers, kRecord);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void keep_values(const Settings& settings, float lr, const float* values, float* elements, std::size_t count) noexcept {
+  keep_values_of(settings, lr, values, elements, count);
+}
+
+void keep_values(const Settings& settings, float lr, const float* values, BFloat16Bits* elements,
+                 std::size_t count) noexcept {
+  keep_values_of(settings, lr, values, elements, count);
 }
 
 float first_row_state(const Settings& settings, float lr) noexcept {

@@ -20,6 +20,9 @@ struct Slot {
   First first = nullptr;       // null: 0
 };
 
+// The slot of an element in place that counts the steps that its state contains; chunks have such a count themselves.
+inline constexpr const char* kUpdateCount = "t";
+
 // A setting that a rule uses: the job's field, and the field of a variable's settings that holds it.
 struct HyperParameter {
   float Optimizer::*from = nullptr;

@@ -48,13 +48,12 @@ std::optional<FirstState> Worker::Impl::restored(const VariableState& state, std
   const std::vector<StoredVariable>& all = from.variables();
   const auto stored = std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.name == state.name; });
   FirstState first{.updates = stored->updates, .slots = {}};
-  constexpr const char* kCount = "t";  // an element's update count, if in place; chunks count updates themselves
   const std::vector<VariableState::Slot> wanted = state.slots();
   std::vector<std::string> missing;
   for (const VariableState::Slot& slot : wanted) {
     std::vector<float>& numbers = first.slots.emplace_back();
     if (std::find(stored->slots.begin(), stored->slots.end(), slot.name) == stored->slots.end()) {
-      if (slot.name == kCount && missing.empty()) {
+      if (slot.name == update::kUpdateCount && missing.empty()) {
         numbers.assign(slot.floats, float(stored->updates));
         continue;
       }

@@ -36,15 +36,18 @@ void InplaceState::set_values(std::span<const float> given, float lr, const Firs
     const VariablePart& part = piece.part;
     const std::uint64_t from = piece.values_from();
     part.inplace->for_rows(piece.chunk, [&](std::byte* to, std::uint64_t begin, std::uint64_t count) {
+      const float* const wanted = values.data() + from + begin;
+      const auto set = [&](auto* elements) {
+        update::initialise_elements(settings, lr, wanted, elements, count);
+        if (part.inplace->has_row_state())
+          *part.inplace->row_state(to) = update::first_row_state(settings, lr);
+        set_slots(part, from + begin, count, slots, to);
+        update::keep_values(settings, lr, wanted, elements, count);
+      };
       if (is_bfloat16_)
-        update::initialise_elements(settings, lr, values.data() + from + begin,
-                                    reinterpret_cast<shm::BFloat16Bits*>(to), count);
+        set(reinterpret_cast<shm::BFloat16Bits*>(to));
       else
-        update::initialise_elements(settings, lr, values.data() + from + begin, reinterpret_cast<float*>(to),
-                                    count);
-      if (part.inplace->has_row_state())
-        *part.inplace->row_state(to) = update::first_row_state(settings, lr);
-      set_slots(part, from + begin, count, slots, to);
+        set(reinterpret_cast<float*>(to));
     });
     shm::fault_point(shm::FaultPoint::kInitChunk);
   });

@@ -145,6 +145,14 @@ TEST_CASE("a job does not begin with a checkpoint whose files have changed") {
   CHECK(!std::filesystem::exists("/dev/shm/ps_shm." + config.job));
 }
 
+TEST_CASE("a job does not begin at the step of a checkpoint without the checkpoint") {
+  const test::JobName name;
+  JobConfig config = test::with_name({}, name.text());
+  config.first_step = 7;
+  CHECK_THROWS_WITH_AS(Server{config}, doctest::Contains("leave it 0"), Error);
+  CHECK(name.segments().empty());
+}
+
 TEST_CASE("slots that a checkpoint lacks start from zero, the others continue") {
   const test::Folder folder;
   std::string saved;
@@ -178,6 +186,53 @@ TEST_CASE("in-place Adam continues from a checkpoint of versioned chunks, with t
   REQUIRE(values.size() == expected.size());
   for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == doctest::Approx(expected[k]).epsilon(1e-6));
   CHECK(rest.view().slot("a", "t") == std::vector<float>(1500, 4.0F));
+}
+
+TEST_CASE("versioned Adam continues from a checkpoint of in-place elements, with their number of steps") {
+  if (!test::works_in_place(UpdateRule::kAdam)) return;
+  const test::Folder folder;
+  const Optimizer adam{.rule = UpdateRule::kAdam};
+  TrainedJob whole({.chunk_bytes = 1024, .optimizer = adam});
+  whole.train(20);
+  TrainedJob between({.layout = Layout::kInplace, .optimizer = adam, .restore = whole.save(folder.path())});
+  between.worker.add(between.variables[0], std::vector<float>(1500, 0.25F));
+  whole.worker.add(whole.variables[0], std::vector<float>(1500, 0.25F));
+  for (TrainedJob* const job : {&whole, &between}) job->train(2);
+  const std::string saved = between.save(folder.path());
+  CHECK(Checkpoint(saved).variables()[0].updates == 22);
+  TrainedJob rest({.chunk_bytes = 1024, .optimizer = adam, .restore = saved});
+  for (TrainedJob* const job : {&whole, &rest}) job->train(10);
+  const std::vector<float> values = rest.view().values("a"), expected = whole.view().values("a");
+  for (std::size_t k = 0; k < values.size(); ++k) REQUIRE(values[k] == doctest::Approx(expected[k]).epsilon(1e-5));
+}
+
+TEST_CASE("in-place FTRL begins with the values of a checkpoint, at whatever rate and after whatever rule") {
+  const auto of = [](UpdateRule rule, Layout layout, float lr) {
+    return JobConfig{.layout = layout, .optimizer = {.rule = rule, .lr = lr, .l1 = 0.01F}};
+  };
+  const std::vector<VariableSpec> specs = {{.name = "a", .shape = {50, 30}},
+                                           {.name = "half", .shape = {70}, .dtype = DType::kBFloat16}};
+  for (const auto& from :
+       {std::pair(UpdateRule::kFtrl, Layout::kVersioned), std::pair(UpdateRule::kFtrl, Layout::kInplace),
+        std::pair(UpdateRule::kAdagrad, Layout::kVersioned)})
+    for (const float lr : {0.05F, 0.5F}) {
+      CAPTURE(to_string(from.first));
+      CAPTURE(to_string(from.second));
+      CAPTURE(lr);
+      const test::Folder folder;
+      TrainedJob before(of(from.first, from.second, 0.05F), specs);
+      const std::vector<std::uint16_t> quarters(70, 0x3e80);  // 0.25 in bfloat16
+      before.worker.assign(before.variables[1], std::as_bytes(std::span(quarters)), Slots::kReset);
+      before.train(5);
+      JobConfig config = of(UpdateRule::kFtrl, Layout::kInplace, lr);
+      config.restore = before.save(folder.path());
+      TrainedJob after(config, specs);
+      const std::vector<float> was = before.view().values("a"), is = after.view().values("a");
+      CHECK(was[1] != 0);
+      for (std::size_t k = 0; k < was.size(); ++k) REQUIRE(is[k] == doctest::Approx(was[k]).epsilon(1e-5));
+      const std::vector<float> halves = before.view().values("half"), half = after.view().values("half");
+      for (std::size_t k = 0; k < half.size(); ++k) REQUIRE(half[k] == doctest::Approx(halves[k]).epsilon(1.0 / 128));
+    }
 }
 
 TEST_CASE("adam continues from a checkpoint with the count of its steps since its state was reset") {

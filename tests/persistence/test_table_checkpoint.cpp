@@ -65,7 +65,14 @@ TEST_CASE("table checkpoint: a job goes on with the rows and their state, over a
       TableJob next(spec, restoring(config, saved.folder()));
       CHECK(copy_of(next.table).rows == copy_of(job.table).rows);
       CHECK(next.worker.table(other).statistics().rows == 1);
-      if (tasks == 1) continue;
+      if (tasks == 1) {
+        JobConfig faster = config;
+        faster.optimizer.lr = 4 * job.worker.live().lr;  // where values are computed from the rate, the values stay
+        TableJob same(spec, restoring(faster, saved.folder()));
+        const Floats is = same.pull(keys), was = job.pull(keys);
+        for (std::size_t i = 0; i < was.size(); ++i) REQUIRE(is[i] == doctest::Approx(was[i]).epsilon(1e-5));
+        continue;
+      }
       job.push(keys, 2.0F), next.push(keys, 2.0F);
       CHECK(next.pull(keys) == job.pull(keys));
       Worker late(options(next.config));  // finds the table as it is now

@@ -70,7 +70,7 @@ class RowForm {
   void initialise_row_state(const update::Settings& settings, float lr, float* raw) const noexcept {
     if (row_slots_ != 0) raw[row_state_at()] = update::first_row_state(settings, lr);
   }
-  // The floats of a row with these values and this state.
+  // The floats of a row with these values and this state; where the values are a function of the state, the values win.
   void compose(const update::Settings& settings, float lr, const float* values, const float* state,
                float* raw) const noexcept {
     initialise(settings, lr, values, 0, width_, raw);
@@ -82,6 +82,10 @@ class RowForm {
         raw[place] = state[i];
     });
     if (row_slots_ != 0) raw[row_state_at()] = state[state_size() - 1];
+    if (is_bfloat16())
+      update::keep_values(settings, lr, values, numbers, width_);
+    else
+      update::keep_values(settings, lr, values, raw, width_);
   }
 
  private:
