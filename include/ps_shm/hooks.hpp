@@ -72,7 +72,9 @@ using Hooks = std::vector<std::shared_ptr<Hook>>;
 /// @throws whatever a hook throws.
 class StepLoop {
  public:
-  /// A loop of this worker, which must outlive it, that calls `hooks` in their order. Does not throw.
+  /// A loop of this worker, which must outlive it, that calls `hooks` in their order.
+  ///
+  /// @throws Error (kInvalidArgument) if a hook is null.
   StepLoop(Worker& worker, Hooks hooks);
 
   /// Begins a step; the first call also calls Hook::begin(). False: a hook has asked to stop, or the job is finished.
@@ -106,7 +108,8 @@ class StepLoop {
 /// step. `gradient` pulls, computes the gradient, and returns the loss; `push` pushes the gradient. It does not call
 /// Worker::report(), which shows the loss to inspect_shm and to the job's ps.
 ///
-/// @throws whatever the hooks and the two functions throw, except JobFinished and Interrupted, which end the loop.
+/// @throws whatever StepLoop, the hooks and the two functions throw, except JobFinished and Interrupted, which end the
+/// loop.
 PS_SHM_API StepReport run_steps(Worker& worker, const Hooks& hooks, const std::function<double()>& gradient,
                                 const std::function<void()>& push);
 
@@ -202,8 +205,8 @@ struct Scalar {
 };
 
 /// Calls `write` with figures to plot: loss (the mean since the last call), steps_per_second, job_steps_per_second, and
-/// staleness_mean and staleness_p99 of this worker's pushes. It is called as often as `every` says, and once more at
-/// the end.
+/// staleness_mean and staleness_p99 of this worker's pushes, once there are any. It is called as often as `every` says,
+/// and once more at the end.
 ///
 /// @throws Error if `every` is empty.
 PS_SHM_API std::shared_ptr<Hook> summaries(

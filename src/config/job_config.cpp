@@ -161,7 +161,8 @@ void check(const JobConfig& config) {
   require(config.layout != Layout::kInplace || config.optimizer.ema == 0,
           "`ema` keeps a moving average beside each parameter, which needs `layout` versioned");
   check_shards(config);
-  require(config.elastic_max == 0 || (config.elastic_min >= 1 && config.elastic_min <= config.elastic_max),
+  require(config.elastic_max == 0 ? config.elastic_min == 0
+                                  : config.elastic_min >= 1 && config.elastic_min <= config.elastic_max,
           "`workers`: the bounds of an elastic number must be 1 to 256, the smaller one first");
   require(config.elastic_max <= config::ranks_of(config),
           "`max-workers` must be at least the upper bound of `workers`");
@@ -195,6 +196,8 @@ void check(const LiveSettings& settings, const JobConfig& config) {
   require(settings.quorum == 0 || traits_of(settings.mode).has_quorum, "`quorum` needs `mode` sync");
   require(settings.stale_limit == 0 || !traits_of(settings.mode).steps_together(),
           "`stale-limit` needs `mode` async or ssp: in mode sync no gradient is applied late");
+  require(settings.staleness == 0 || !traits_of(settings.mode).steps_together(),
+          "`staleness` is the bound of mode ssp, and a job in mode sync can't be changed to it");
   const std::uint32_t most = config::ranks_of(config);
   require(settings.quorum <= most, fmt::format("`quorum` must be at most the number of workers, {}", most));
   if (config.elastic_max == 0)

@@ -1,4 +1,7 @@
 // The order in which hooks are called, and a loop that calls them.
+#include <fmt/format.h>
+
+#include <cstddef>
 #include <utility>
 
 #include "ps_shm/errors.hpp"
@@ -6,7 +9,10 @@
 
 namespace ps_shm {
 
-StepLoop::StepLoop(Worker& worker, Hooks hooks) : worker_(worker), hooks_(std::move(hooks)) {}
+StepLoop::StepLoop(Worker& worker, Hooks hooks) : worker_(worker), hooks_(std::move(hooks)) {
+  for (std::size_t i = 0; i < hooks_.size(); ++i)
+    if (!hooks_[i]) throw Error(fmt::format("hook {} is null", i), ErrorCode::kInvalidArgument);
+}
 
 bool StepLoop::before_step() {
   if (!std::exchange(has_begun_, true)) {

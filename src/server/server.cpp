@@ -210,6 +210,8 @@ shm::JobSegments open_job(const JobConfig& given, const ServerOptions& options) 
     config.restore = std::filesystem::absolute(config.restore).string();  // workers may have another working directory
     checkpoint.emplace(config.restore);
     config.first_step = checkpoint->global_step();
+  } else if (config.first_step != 0) {
+    throw Error("`first_step` is that of the checkpoint that `restore` names: leave it 0", ErrorCode::kInvalidArgument);
   }
   const shm::ShardOptions shard{options.log};
   if (options.task.value_or(0) != 0) return join_tasks(config, *options.task, options, shard);

@@ -45,6 +45,18 @@ std::string refusal(const JobConfig& config) {
 
 }  // namespace
 
+TEST_CASE("settings: a bound that has no effect is refused") {
+  JobConfig config;
+  config.job = "j";
+  config.elastic_min = 1;
+  CHECK(refusal(config).find("the bounds of an elastic number") != std::string::npos);
+  config.elastic_min = 0, config.mode = Mode::kSync;
+  LiveSettings live = config::live_of(config);
+  CHECK_NOTHROW(check(live, config));
+  live.staleness = 3;
+  CHECK_THROWS_WITH_AS(check(live, config), doctest::Contains("`staleness` is the bound of mode ssp"), Error);
+}
+
 TEST_CASE("settings: another elastic number of workers is refused in the form in which it is given") {
   const auto with_workers = [](std::uint32_t least, std::uint32_t most) {
     JobConfig config;

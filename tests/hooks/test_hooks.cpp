@@ -127,6 +127,13 @@ TEST_CASE("an exception of a hook propagates to the caller, and the worker can c
   CHECK(member.value() == -2.0F);
 }
 
+TEST_CASE("a null hook is refused before the first step") {
+  Job job({.chunk_bytes = 1024, .linger = Seconds(0)});
+  LoopingWorker member(job.config);
+  CHECK_THROWS_WITH_AS(member.run({stop_at_step(1), nullptr}, falling), "hook 1 is null", Error);
+  CHECK(member.value() == 0);
+}
+
 TEST_CASE("logging and timing report progress at an interval of global steps") {
   Job job({.chunk_bytes = 1024, .optimizer = {.lr = 0.5F}, .linger = Seconds(0)});
   LoopingWorker member(job.config);

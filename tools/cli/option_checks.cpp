@@ -81,6 +81,10 @@ void check_sum(const CommandLine& line, const TrainingSettings& training, const 
         "--clip-norm: the local steps of --push-every clip values only; choose --clip-value, or --optimizer sgd");
   if (line.was_given("ema"))
     throw Error("--ema: optimizer add, the default with --push-every, keeps no averages; choose --optimizer sgd");
+  if (line.was_given("quorum"))
+    throw Error(
+        "--quorum: optimizer add, the default with --push-every, needs the number of differences in a step before it "
+        "ends; choose --optimizer sgd --lr 1, which applies their mean");
   if (line.was_given("lr-staleness"))
     throw Error(
         "--lr-staleness: optimizer add, the default with --push-every, has no learning rate; choose --optimizer sgd");

@@ -180,6 +180,7 @@ std::optional<int> parse(int argc, char** argv, PsSettings& settings) {
     if (!job) return code;  // the server reports it
     PsSettings again;
     again.job = job->info().config;
+    again.job.restore.clear(), again.job.first_step = 0;  // of its beginning; the checkpoint may be gone
     settings = again;
   } catch (const Error& error) {
     return fail("ps_shm", kFailed, error.what());

@@ -182,7 +182,7 @@ void GpuSteps::enqueue_local_steps(std::size_t slot, float rate) {
     batch.images += batch.count * parts_.data.features;
     batch.labels += batch.count;
   }
-  const float factor = pushed_factor(parts_.worker.config());
+  const float factor = pushed_factor(parts_.worker);
   for (std::size_t i = 0; i < specs.size(); ++i)
     check(kernels_.difference(own_->values()[i], parameters_.values()[i], factor, gradients_.pointers()[i],
                               specs[i].count(), stream_),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "config/modes.hpp"
+#include "ps_shm/errors.hpp"
 #include "update/rules.hpp"
 
 namespace ps_shm::train {
@@ -19,9 +20,15 @@ float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_
          optimizer.schedule.factor(global_step);
 }
 
-float pushed_factor(const JobConfig& config) {
-  const float share = traits_of(config.mode).steps_together() ? 1.0F / static_cast<float>(config.workers) : 1.0F;
-  return update::traits_of(config.optimizer.rule).is_sum ? share : -1.0F;
+float pushed_factor(const Worker& worker) {
+  if (!update::traits_of(worker.config().optimizer.rule).is_sum) return -1.0F;
+  const LiveSettings live = worker.live();
+  if (!traits_of(live.mode).steps_together()) return 1.0F;
+  if (live.quorum != 0)
+    throw Error(
+        "local steps under optimizer add need the number of differences in a step before it ends, which a job with "
+        "`quorum` does not know: make it with optimizer sgd and lr 1, which applies their mean");
+  return 1.0F / static_cast<float>(live.workers);
 }
 
 std::string warn_of_overshooting(const JobConfig& config, float lr) {
@@ -60,7 +67,7 @@ void LocalSteps::step(ParameterArrays& parameters, ParameterArrays& gradients, s
 }
 
 void LocalSteps::end(ParameterArrays& parameters, ParameterArrays& out) {
-  const float factor = pushed_factor(worker_.config());
+  const float factor = pushed_factor(worker_);
   for (std::size_t i = 0; i < parameters.size(); ++i)
     for (std::size_t k = 0; k < out[i].size(); ++k) out[i][k] = factor * (parameters[i][k] - start_[i][k]);
 }

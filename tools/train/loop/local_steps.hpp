@@ -14,8 +14,9 @@ namespace ps_shm::train {
 float local_rate(const Worker& worker, const TrainOptions& options, std::uint64_t global_step);
 
 // The factor of the difference (end minus start) that is pushed: one for rule `add`, in sync mode this worker's part,
-// so that the sum is a mean; for an outer optimizer -1, since its gradient is start minus end.
-float pushed_factor(const JobConfig& config);
+// so that the sum is a mean; for an outer optimizer -1, since its gradient is start minus end. Throws Error for `add`
+// with a quorum, of which nobody knows how many differences it adds up.
+float pushed_factor(const Worker& worker);
 
 // A warning about an outer momentum that overshoots in a mode whose pushes apply at once, or nothing. The differences of n
 // workers from about the same point add up there, and momentum m applies each of them 1 / (1 - m) times. If they lead

@@ -11,6 +11,8 @@
 #include <doctest/doctest.h>
 
 #include "common/digits.hpp"
+#include "ps_shm/errors.hpp"
+#include "ps_shm/job_control.hpp"
 #include "ps_shm/server.hpp"
 #include "support/job.hpp"
 #include "train/loop/engine.hpp"
@@ -91,6 +93,25 @@ TEST_CASE("local steps: the outer momentum of docs/modes.md learns where each pu
       member->begin();
     }
   CHECK(members[0]->accuracy(digits.test) > 0.95);
+}
+
+TEST_CASE("local steps: in sync mode what is pushed is divided by how many are in a step") {
+  const auto factor_of = [](JobConfig config, std::uint32_t workers) {
+    const test::Job job(config);
+    JobControl(job.config.job).change([&](LiveSettings& live) { live.workers = workers; });
+    return pushed_factor(job.join(0));
+  };
+  JobConfig config{.workers = 4, .mode = Mode::kSync, .optimizer = {.rule = UpdateRule::kAdd}};
+  CHECK(factor_of(config, 4) == 0.25F);
+  config.quorum = 2;
+  CHECK_THROWS_WITH_AS(factor_of(config, 4), doctest::Contains("optimizer sgd and lr 1"), Error);
+  JobConfig elastic{.workers = 1, .max_workers = 4, .mode = Mode::kSync, .optimizer = {.rule = UpdateRule::kAdd}};
+  elastic.elastic_min = 1, elastic.elastic_max = 4;
+  CHECK(factor_of(elastic, 4) == 0.25F);
+  config.quorum = 0, config.mode = Mode::kAsync;
+  CHECK(factor_of(config, 4) == 1);
+  config.optimizer.rule = UpdateRule::kMomentum;
+  CHECK(factor_of(config, 4) == -1);
 }
 
 TEST_CASE("local steps: an outer momentum that overshoots is warned of, in modes whose pushes apply at once") {
