@@ -132,10 +132,11 @@ PS_SHM_API std::uint32_t bytes_of(DType dtype) noexcept;
 /// Staleness of the pushes so far. The staleness of one push of a chunk (of an in-place variable: of a block) is the
 /// number of updates by other workers that reached the chunk between this worker's pull and its push.
 struct StalenessSummary {
-  double mean = 0;        ///< arithmetic mean
-  std::uint64_t p50 = 0;  ///< median: exact up to 63; above, it is rounded down to a power of two
-  std::uint64_t p99 = 0;  ///< 99th percentile, as exact as the median
-  std::uint64_t max = 0;  ///< maximum
+  std::uint64_t count = 0;  ///< how many such pushes there were; 0: nothing was measured, and the others mean nothing
+  double mean = 0;          ///< arithmetic mean
+  std::uint64_t p50 = 0;    ///< median: exact up to 63; above, it is rounded down to a power of two
+  std::uint64_t p99 = 0;    ///< 99th percentile, as exact as the median
+  std::uint64_t max = 0;    ///< maximum
 };
 
 /// The most ranks of a job, and so the most workers at one time.

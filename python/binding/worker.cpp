@@ -107,6 +107,7 @@ The staleness of one push of a chunk (of an in-place variable: of a block) is th
 that reached the chunk between the worker's pull and its push.)");
   add_figures(type);
   type.def("__repr__", [](const StalenessSummary& self) {
+    if (self.count == 0) return std::string("Staleness(nothing measured)");
     return fmt::format("Staleness(mean={:.2f}, p50={}, p99={}, max={})", self.mean, self.p50, self.p99, self.max);
   });
 }

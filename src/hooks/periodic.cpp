@@ -93,7 +93,7 @@ std::shared_ptr<Hook> summaries(Every every,
                                 Scalar{"job_steps_per_second", since.rate(since.global_steps)},
                                 Scalar{"staleness_mean", staleness.mean},
                                 Scalar{"staleness_p99", double(staleness.p99)}};
-    write(loop.last().global_step, scalars);
+    write(loop.last().global_step, std::span(scalars).first(staleness.count != 0 ? 5 : 3));
   });
 }
 

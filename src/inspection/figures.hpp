@@ -54,15 +54,25 @@ constexpr void for_each_figure(Use&& use) {
 // For members whose -1 means: none.
 inline std::optional<int> node_of(int node) { return node < 0 ? std::nullopt : std::optional(node); }
 
+// A figure of staleness; none where nothing was measured.
+template <auto kMember>
+inline constexpr auto kMeasured = [](const StalenessSummary& staleness) {
+  return staleness.count != 0 ? std::optional(staleness.*kMember) : std::nullopt;
+};
+
 template <>
-inline constexpr auto kFigures<StalenessSummary> = std::tuple(
-    Figure{"mean",
-           &StalenessSummary::mean,
-           "The mean.",
-           {.title = "STALENESS", .is_common = true, .unit = Unit::kAverage}},
-    Figure{"p50", &StalenessSummary::p50, "The median: exact up to 63; above, rounded down to a power of two."},
-    Figure{"p99", &StalenessSummary::p99, "The 99th percentile, rounded as p50.", {.title = "P99", .is_common = true}},
-    Figure{"max", &StalenessSummary::max, "The maximum.", {.title = "MAX"}});
+inline constexpr auto kFigures<StalenessSummary> =
+    std::tuple(Figure{"mean",
+                      kMeasured<&StalenessSummary::mean>,
+                      "The mean; None: nothing was measured.",
+                      {.title = "STALENESS", .is_common = true, .unit = Unit::kAverage}},
+               Figure{"p50", kMeasured<&StalenessSummary::p50>,
+                      "The median: exact up to 63; above, rounded down to a power of two. None: as mean."},
+               Figure{"p99",
+                      kMeasured<&StalenessSummary::p99>,
+                      "The 99th percentile, rounded as p50; None: as mean.",
+                      {.title = "P99", .is_common = true}},
+               Figure{"max", kMeasured<&StalenessSummary::max>, "The maximum; None: as mean.", {.title = "MAX"}});
 
 template <>
 inline constexpr auto kFigures<GpuUse> = std::tuple(

@@ -40,7 +40,7 @@ using shm::JobSegments;
 using shm::VariableShm;
 
 StalenessSummary summarise(const shm::StalenessTotals& totals) {
-  return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
+  return {totals.count, totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
 }
 
 GpuUse use_of(const shm::GpuNote& note) {

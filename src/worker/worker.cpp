@@ -226,7 +226,7 @@ std::uint64_t Worker::examples_before() const {
 StalenessSummary Worker::staleness() const {
   shm::StalenessTotals totals;
   totals.add(owned().entry);
-  return {totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
+  return {totals.count, totals.mean(), totals.percentile(0.5), totals.percentile(0.99), totals.max};
 }
 
 void Worker::leave() noexcept {

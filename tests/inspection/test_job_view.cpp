@@ -250,6 +250,7 @@ TEST_CASE("job view: counters and staleness are those of the worker") {
   const WorkerInfo info = view.workers().at(0);
   CHECK(info.pushes == 12);
   CHECK(info.loss == 0.75);
+  CHECK(info.staleness.count == 3);
   CHECK(info.staleness.mean == doctest::Approx(2));
   CHECK(info.staleness.p50 == 1);
   CHECK(info.staleness.max == 5);

@@ -202,7 +202,7 @@ std::string staleness_plot(const RunReport& run) {
   constexpr std::size_t kBars = 24;
   const std::uint64_t most = run.staleness_counts.back().least;
   const std::size_t bars = most < kBars ? most + 1 : kBars;
-  const std::uint64_t p99 = std::max<std::uint64_t>(run.staleness->p99, 1);
+  const std::uint64_t p99 = std::max<std::uint64_t>(run.staleness.p99, 1);
   const std::uint64_t width = most < kBars ? 1 : std::max<std::uint64_t>((p99 + bars - 3) / (bars - 2), 1);
   std::vector<double> shares(bars, 0);
   for (const StalenessCount& bucket : run.staleness_counts)
@@ -218,7 +218,7 @@ std::string staleness_plot(const RunReport& run) {
   const std::size_t every = shares.size() > 12 ? 2 : 1;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const std::uint64_t first = i == 0 ? 0 : 1 + (i - 1) * width;
-    const std::uint64_t last = i == 0 ? 0 : i + 1 == bars ? std::max(run.staleness->max, first) : first + width - 1;
+    const std::uint64_t last = i == 0 ? 0 : i + 1 == bars ? std::max(run.staleness.max, first) : first + width - 1;
     const std::string range = first == last ? grouped(first) : fmt::format("{}-{}", grouped(first), grouped(last));
     const double left = x.at(double(i)), step = x.at(1) - x.at(0);
     svg += fmt::format(
@@ -231,8 +231,8 @@ std::string staleness_plot(const RunReport& run) {
   svg += text_at(x.to, y.from + 36, "end", "staleness: updates by others between a worker's pull and its push");
   return "<h2>Staleness</h2>\n" + svg_of(kHeight, "staleness of the pushes", svg) +
          fmt::format("<p class=\"dim\">mean {:.2f}, median {}, 99th percentile {}, maximum {}</p>\n",
-                     run.staleness->mean, grouped(run.staleness->p50), grouped(run.staleness->p99),
-                     grouped(run.staleness->max));
+                     run.staleness.mean, grouped(run.staleness.p50), grouped(run.staleness.p99),
+                     grouped(run.staleness.max));
 }
 
 // One bar per worker: where its time went.
@@ -311,6 +311,10 @@ std::string table_of(const Cells& titles, const std::vector<Cells>& rows, bool h
 
 double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0; }
 
+std::string mean_text(const StalenessSummary& staleness) {
+  return staleness.count != 0 ? fmt::format("{:.2f}", staleness.mean) : "-";
+}
+
 std::string workers_table(const RunReport& run) {
   if (run.per_worker.empty()) return "";
   Cells titles = {"worker", "steps", "time", "steps/s", "examples/s", "training loss", "retries", "dropped"};
@@ -327,8 +331,8 @@ std::string workers_table(const RunReport& run) {
            grouped(worker.retries),
            grouped(worker.dropped)};
     if (run.may_be_stale())
-      row.insert(row.end() - 2, {worker.staleness ? fmt::format("{:.2f}", worker.staleness->mean) : "-",
-                                 worker.staleness ? grouped(worker.staleness->p99) : "-"});
+      row.insert(row.end() - 2,
+                 {mean_text(worker.staleness), worker.staleness.count != 0 ? grouped(worker.staleness.p99) : "-"});
   }
   return "<h2>Workers</h2>\n" + table_of(titles, rows, true);
 }
@@ -353,7 +357,7 @@ std::string tiles(const RunReport& run) {
   add("steps/s", grouped(static_cast<std::uint64_t>(per_second(steps, run.seconds) + 0.5)));
   if (!run.count && run.examples != 0)
     add("examples/s", grouped(static_cast<std::uint64_t>(per_second(run.examples, run.seconds) + 0.5)));
-  if (run.may_be_stale()) add("mean staleness", run.staleness ? fmt::format("{:.2f}", run.staleness->mean) : "-");
+  if (run.may_be_stale()) add("mean staleness", mean_text(run.staleness));
   return html + "</div>\n";
 }
 

@@ -42,7 +42,9 @@ void Launch::show_progress() {
   now.first_step = view_->info().config.first_step;
   now.steps = view_->info().global_step;
   now.target_steps = target_steps_;
-  if (!traits_of(settings_.ps.job.mode).steps_together()) now.mean_staleness = view_->staleness().mean;
+  if (const StalenessSummary staleness = view_->staleness();
+      staleness.count != 0 && !traits_of(settings_.ps.job.mode).steps_together())
+    now.mean_staleness = staleness.mean;
   now.workers = view_->info().live.workers;
   double loss = 0.0;
   std::uint32_t with_loss = 0;

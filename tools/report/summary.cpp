@@ -64,17 +64,10 @@ void add(Json& json, const std::string& of, const Metrics& metrics) {
     if (const auto& value = metrics.*member) json[of + name] = *value;
 }
 
-std::string to_text(const std::optional<StalenessSummary>& staleness) {
-  if (!staleness) return "-";
-  return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness->mean, staleness->p50, staleness->p99,
-                     staleness->max);
-}
-
-Json to_json(const std::optional<StalenessSummary>& staleness) {
-  if (staleness) return figures_json(*staleness);
-  Json json;
-  inspection::for_each_figure<StalenessSummary>([&](const auto& figure) { json[figure.name] = nullptr; });
-  return json;
+std::string to_text(const StalenessSummary& staleness) {
+  if (staleness.count == 0) return "-";
+  return fmt::format("mean {:.2f}, p50 {}, p99 {}, max {}", staleness.mean, staleness.p50, staleness.p99,
+                     staleness.max);
 }
 
 // How workers transfer to and from their GPUs, and why: two lines for those that do the same.
@@ -101,7 +94,8 @@ std::string workers_table(const RunReport& run, Columns columns) {
     row = {fmt::to_string(worker.rank), fmt::to_string(worker.steps), duration(worker.seconds)};
     if (!run.count)
       row.insert(row.end(), {fmt::format("{:.0f}", per_second(worker.examples, worker.seconds)), decimal(worker.loss)});
-    if (run.may_be_stale()) row.push_back(worker.staleness ? fmt::format("{:.2f}", worker.staleness->mean) : "-");
+    if (run.may_be_stale())
+      row.push_back(worker.staleness.count != 0 ? fmt::format("{:.2f}", worker.staleness.mean) : "-");
     row.push_back(fmt::to_string(worker.retries));
   }
   return table(rows, columns);
@@ -115,7 +109,7 @@ WorkerReport::WorkerReport(const WorkerInfo& info)
       examples(info.examples),
       seconds(info.seconds),
       loss(info.examples != 0 ? std::optional(info.loss) : std::nullopt),
-      staleness(info.pushes != 0 ? std::optional(info.staleness) : std::nullopt),
+      staleness(info.staleness),
       retries(info.push_retries + info.pull_retries),
       dropped(info.dropped) {}
 
@@ -144,7 +138,6 @@ RunReport RunReport::of_config(const JobConfig& config) {
   run.optimizer = to_string(config.optimizer.rule);
   run.workers = config.workers;
   run.first_step = run.steps = config.first_step;
-  run.forget_staleness();
   return run;
 }
 
@@ -160,7 +153,7 @@ RunReport RunReport::of_job(const JobView& view) {
     run.per_worker.emplace_back(worker);
     if (run.max_clock_skew) run.max_clock_skew = std::max(*run.max_clock_skew, worker.max_clock_skew);
   }
-  if (run.staleness_counts.empty()) run.forget_staleness();
+  run.workers = static_cast<std::uint32_t>(run.per_worker.size());  // an elastic job may have had others than at first
   return run;
 }
 
@@ -184,11 +177,6 @@ RunReport RunReport::of_one(const train::TrainTotals& totals, const std::string&
 bool RunReport::may_be_stale() const {
   const std::optional<Mode> known = mode_named(mode);
   return known && !traits_of(*known).steps_together();
-}
-
-void RunReport::forget_staleness() {
-  staleness.reset();
-  for (WorkerReport& worker : per_worker) worker.staleness.reset();
 }
 
 void RunReport::sum_up() {
@@ -239,7 +227,7 @@ Json to_json(const WorkerReport& worker, bool is_count) {
     json["examples_per_second"] = per_second(worker.examples, worker.seconds);
     json["training_loss"] = number_or_null(worker.loss);
   }
-  json["staleness"] = to_json(worker.staleness);
+  json["staleness"] = figures_json(worker.staleness);
   json["retries"] = worker.retries;
   json["dropped"] = worker.dropped;
   json["seconds_in"] = worker.phases ? to_json(*worker.phases) : Json();
@@ -270,7 +258,6 @@ std::string worker_json(const Worker& worker, double began_unix, double seconds,
       std::find_if(workers.begin(), workers.end(), [&](const WorkerInfo& info) { return info.rank == worker.rank(); });
   WorkerReport report;
   if (own != workers.end()) report = WorkerReport(*own);
-  if (view.staleness_counts().empty()) report.staleness.reset();
   report.seconds = seconds;
   report.phases = phases;
   if (gpu) report.gpu = to_json(*gpu);
@@ -340,13 +327,9 @@ Json to_json(const RunReport& run) {
       add(one, "", point.metrics);
       json[key].push_back(std::move(one));
     }
-  json["staleness"] = to_json(run.staleness);
-  if (!run.staleness) {
-    json["staleness"]["histogram"] = nullptr;
-  } else if (!run.staleness_counts.empty()) {
-    Json& histogram = json["staleness"]["histogram"] = Json::array();  // of [smallest of a bucket, pushes in it]
-    for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
-  }
+  json["staleness"] = figures_json(run.staleness);
+  Json& histogram = json["staleness"]["histogram"];  // of [smallest of a bucket, pushes in it]
+  for (const StalenessCount& bucket : run.staleness_counts) histogram.push_back({bucket.least, bucket.count});
   if (run.max_clock_skew) json["max_clock_skew"] = *run.max_clock_skew;
   json["dropped"] = run.dropped;
   json["retries"] = run.retries;

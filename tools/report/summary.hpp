@@ -21,10 +21,10 @@ using Json = nlohmann::ordered_json;
 struct WorkerReport {
   std::uint32_t rank = 0;
   std::uint64_t steps = 0, examples = 0;
-  double began_unix = 0.0;                                         // seconds; 0: unknown
-  double seconds = 0.0;                                            // of training
-  std::optional<double> loss;                                      // of its last batch; none: it has not computed any
-  std::optional<StalenessSummary> staleness = StalenessSummary();  // none: it was not measured
+  double began_unix = 0.0;     // seconds; 0: unknown
+  double seconds = 0.0;        // of training
+  std::optional<double> loss;  // of its last batch; none: it has not computed any
+  StalenessSummary staleness;
   std::uint64_t retries = 0, dropped = 0;
   std::optional<train::PhaseSeconds> phases;
   Json gpu;  // of its GPU (gpu_summary.hpp); null: it has none
@@ -74,8 +74,8 @@ struct RunReport {
   std::optional<CountedValues> count;    // for the model count
   std::optional<TableStatistics> table;  // with a table by key; there is no digest then
   std::vector<CurvePoint> curve;
-  std::vector<CurvePoint> evaluations;                             // by an evaluator during training
-  std::optional<StalenessSummary> staleness = StalenessSummary();  // none: it was not measured
+  std::vector<CurvePoint> evaluations;  // by an evaluator during training
+  StalenessSummary staleness;
   std::vector<StalenessCount> staleness_counts;
   std::uint64_t dropped = 0, retries = 0;
   std::optional<std::uint64_t> max_clock_skew;  // clock skew; for modes with a bound of staleness
@@ -86,10 +86,7 @@ struct RunReport {
   // Whether pushes may be stale: neither in sync mode nor in a single process.
   bool may_be_stale() const;
 
-  // For a job of which no push's staleness was measured.
-  void forget_staleness();
-
-  // Settings of a job.
+  // Settings of a job, with the number of workers at its start.
   static RunReport of_config(const JobConfig& config);
 
   // Settings, steps, workers and digest of a job; the caller fills in `seconds`, model, data, test and count.

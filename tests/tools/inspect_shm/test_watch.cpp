@@ -38,7 +38,7 @@ Model made_up() {
   model.live.lr = 0.05F;
   model.loss = 0.25, model.losses = {2, 1, 0.5, 0.25}, model.speeds = {90, 110, 100};
   model.staleness = {{0, 60}, {1, 30}, {2, 10}};
-  model.staleness_summary = {.mean = 0.5, .p50 = 0, .p99 = 2, .max = 2};
+  model.staleness_summary = {.count = 100, .mean = 0.5, .p50 = 0, .p99 = 2, .max = 2};
   model.bytes.values = 1 << 20, model.bytes.tables = 3 << 20;
   model.tables = {{.name = "items",
                    .rows = 500,

@@ -77,7 +77,9 @@ List workers(const Model& model) {
     entry.cells.push_back(figure(worker.retries_per_second));
     entry.cells.push_back(whole(worker.dropped));
     entry.cells.push_back(
-        number(double(worker.staleness_max), fmt::format("{}/{}", worker.staleness_p50, worker.staleness_max)));
+        worker.staleness.count != 0
+            ? number(double(worker.staleness.max), fmt::format("{}/{}", worker.staleness.p50, worker.staleness.max))
+            : none());
     entry.cells.push_back(worker.loss ? number(*worker.loss, fmt::format("{:.4g}", *worker.loss),
                                                std::isfinite(*worker.loss) ? Style::kPlain : Style::kBad)
                                       : none());

@@ -28,7 +28,7 @@ struct WorkerRow {
   double silent_seconds = 0;                 // without any progress
   std::uint64_t steps = 0, retries = 0, dropped = 0;
   double steps_per_second = 0, retries_per_second = 0;
-  std::uint64_t staleness_p50 = 0, staleness_max = 0;
+  StalenessSummary staleness;
   std::optional<double> loss;
 };
 

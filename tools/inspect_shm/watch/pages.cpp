@@ -172,8 +172,10 @@ std::vector<Line> overview(const Model& model, const ViewState& view, std::size_
   if (model.bridge) lines.push_back(labelled("bridge", bridge_text(*model.bridge)));
 
   const StalenessSummary& staleness = model.staleness_summary;
-  lines.push_back(labelled("staleness", fmt::format("mean {:.3g}   p50 {}   p99 {}   max {}", staleness.mean,
-                                                    staleness.p50, staleness.p99, staleness.max)));
+  lines.push_back(labelled("staleness", staleness.count == 0
+                                            ? "-"
+                                            : fmt::format("mean {:.3g}   p50 {}   p99 {}   max {}", staleness.mean,
+                                                          staleness.p50, staleness.p99, staleness.max)));
   const std::size_t left = rows > lines.size() ? rows - lines.size() : 0;
   for (Line& line : histogram(model, std::min<std::size_t>(left / 2, 8), columns, view.has_utf8))
     lines.push_back(std::move(line));
@@ -316,7 +318,7 @@ std::string plain_line(const Model& model) {
   std::string line =
       fmt::format("{}   {}   {} of {} workers", model.state, progress_text(model), living(model), model.wanted_workers);
   if (model.loss) line += fmt::format("   loss {}", loss_text(model.loss));
-  line += fmt::format("   staleness {:.3g}", model.staleness_summary.mean);
+  if (model.staleness_summary.count != 0) line += fmt::format("   staleness {:.3g}", model.staleness_summary.mean);
   for (const std::string& alert : model.alerts) line += fmt::format("   ! {}", alert);
   line += "\n";
   for (const TableFacts& table : model.tables) line += fmt::format("  table {}\n", table_text(table));

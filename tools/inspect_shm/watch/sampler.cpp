@@ -135,7 +135,7 @@ void Sampler::read_workers() {
     WorkerRow& row = model_.workers.emplace_back();
     row.rank = info.rank, row.pid = info.pid;
     row.steps = info.steps, row.retries = info.push_retries + info.pull_retries, row.dropped = info.dropped;
-    row.staleness_p50 = info.staleness.p50, row.staleness_max = info.staleness.max;
+    row.staleness = info.staleness;
     if (info.examples != 0) row.loss = info.loss;
     Rates& rates = worker_rates_[info.rank];
     rates.add(seconds, {row.steps, row.retries});
