@@ -53,6 +53,7 @@ def test_tensors_memoryviews_and_flat_arrays_are_arrays_too(w):
     (torch.ones(4, 3).T, TypeError, "pass tensor.contiguous()"),
     (torch.ones(3, 4, requires_grad=True), TypeError, "pass tensor.detach()"),
     ([1.0] * 12, TypeError, "is a list; pass a NumPy array"),
+    (np.ma.ones((3, 4), np.float32), TypeError, "is a masked array, whose mask would be lost"),
     (1.0, TypeError, "pass an array"),
     (None, TypeError, "is a NoneType; pass a NumPy array"),
 ], ids=str)
