@@ -48,7 +48,7 @@ def measure(options, optimizer, mode):
         "mode": mode,
         "accuracies": [result["test_accuracy"] for result in results],
         "accuracy": statistics.median(result["test_accuracy"] for result in results),
-        "staleness": statistics.median(result["staleness"]["mean"] for result in results),
+        "staleness": None if mode == "alone" else statistics.median(result["staleness"]["mean"] for result in results),
         "steps_per_second": statistics.median(result["steps_per_second"] for result in results),
     }
 
