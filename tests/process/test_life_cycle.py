@@ -3,6 +3,7 @@ import fcntl
 import json
 import os
 import pathlib
+import shlex
 import signal
 import struct
 import tempfile
@@ -373,11 +374,13 @@ class Deaths(ProcessTest):
         os.mkfifo(orders)
         order = os.open(orders, os.O_RDWR)
         self.addCleanup(os.close, order)
-        program = f"""if [ $RANK = 1 ]; then read order <{orders}; exit 4; fi
-            exec {support.TOOLS}/worker_shm --quiet {" ".join(support.GATED_DELAY)}"""
         gate = self.close_gate()
+        # For the worker alone: a shell does not start with the gate of a sanitizer's build.
+        gated = shlex.join(["env", *(f"{name}={value}" for name, value in gate.env.items())])
+        program = f"""if [ $RANK = 1 ]; then read order <{orders}; exit 4; fi
+            exec {gated} {support.TOOLS}/worker_shm --quiet {" ".join(support.GATED_DELAY)}"""
         launch = self.start("launch_shm", "--job", self.job, "--workers", "3", "--mode", mode, "--steps",
-                            support.GATED_STEPS[mode], "--json", "--", "sh", "-c", program, env=gate.env)
+                            support.GATED_STEPS[mode], "--json", "--", "sh", "-c", program)
         return launch, gate, lambda: os.write(order, b"fail\n")
 
     def test_the_others_go_on_when_a_worker_fails_before_it_has_joined(self):
