@@ -66,8 +66,9 @@ class Table {
   PushedKeys push(std::span<const std::uint64_t> keys, std::span<const float> gradients);
 
   /// Sets the row of keys[i] to the values that begin at values[i * row_size()]. The optimizer's state becomes what
-  /// begins at state[i * state_size()], as dump() gives it; without `state` it is reset. Makes rows without regard to
-  /// admit_after. If a key repeats, its last values stay.
+  /// begins at state[i * state_size()], as dump() gives it; without `state` it is reset. (For ftrl, whose values are a
+  /// function of its state, the state is solved for where it gives others.) Makes rows without regard to admit_after.
+  /// If a key repeats, its last values stay.
   ///
   /// @throws_and_progress as push().
   PushedKeys assign(std::span<const std::uint64_t> keys, std::span<const float> values,

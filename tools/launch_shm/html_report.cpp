@@ -311,10 +311,6 @@ std::string table_of(const Cells& titles, const std::vector<Cells>& rows, bool h
 
 double per_second(std::uint64_t count, double seconds) { return seconds > 0 ? double(count) / seconds : 0; }
 
-std::string mean_text(const StalenessSummary& staleness) {
-  return staleness.count != 0 ? fmt::format("{:.2f}", staleness.mean) : "-";
-}
-
 std::string workers_table(const RunReport& run) {
   if (run.per_worker.empty()) return "";
   Cells titles = {"worker", "steps", "time", "steps/s", "examples/s", "training loss", "retries", "dropped"};
@@ -331,8 +327,8 @@ std::string workers_table(const RunReport& run) {
            grouped(worker.retries),
            grouped(worker.dropped)};
     if (run.may_be_stale())
-      row.insert(row.end() - 2,
-                 {mean_text(worker.staleness), worker.staleness.count != 0 ? grouped(worker.staleness.p99) : "-"});
+      row.insert(row.end() - 2, {report::mean_text(worker.staleness),
+                                 worker.staleness.count != 0 ? grouped(worker.staleness.p99) : "-"});
   }
   return "<h2>Workers</h2>\n" + table_of(titles, rows, true);
 }
@@ -357,7 +353,7 @@ std::string tiles(const RunReport& run) {
   add("steps/s", grouped(static_cast<std::uint64_t>(per_second(steps, run.seconds) + 0.5)));
   if (!run.count && run.examples != 0)
     add("examples/s", grouped(static_cast<std::uint64_t>(per_second(run.examples, run.seconds) + 0.5)));
-  if (run.may_be_stale()) add("mean staleness", mean_text(run.staleness));
+  if (run.may_be_stale()) add("mean staleness", report::mean_text(run.staleness));
   return html + "</div>\n";
 }
 

@@ -94,14 +94,17 @@ std::string workers_table(const RunReport& run, Columns columns) {
     row = {fmt::to_string(worker.rank), fmt::to_string(worker.steps), duration(worker.seconds)};
     if (!run.count)
       row.insert(row.end(), {fmt::format("{:.0f}", per_second(worker.examples, worker.seconds)), decimal(worker.loss)});
-    if (run.may_be_stale())
-      row.push_back(worker.staleness.count != 0 ? fmt::format("{:.2f}", worker.staleness.mean) : "-");
+    if (run.may_be_stale()) row.push_back(mean_text(worker.staleness));
     row.push_back(fmt::to_string(worker.retries));
   }
   return table(rows, columns);
 }
 
 }  // namespace
+
+std::string mean_text(const StalenessSummary& staleness) {
+  return staleness.count != 0 ? fmt::format("{:.2f}", staleness.mean) : "-";
+}
 
 WorkerReport::WorkerReport(const WorkerInfo& info)
     : rank(info.rank),

@@ -18,6 +18,9 @@ namespace ps_shm::report {
 
 using Json = nlohmann::ordered_json;
 
+// The mean of a worker's or a job's staleness, or "-" where nothing was measured.
+std::string mean_text(const StalenessSummary& staleness);
+
 struct WorkerReport {
   std::uint32_t rank = 0;
   std::uint64_t steps = 0, examples = 0;
